@@ -1,0 +1,1 @@
+"""The gateway: tags every chunk, journals it to SQLite, then publishes it."""

@@ -1,0 +1,91 @@
+"""A chunk: the only thing that travels from the gateway to a page, and what the journal keeps.
+
+Within an attempt `seq` counts from 0 without a gap, and `offset` is the number of characters before this chunk.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from backend.states import State
+
+Kind = Literal["text", "progress", "state"]
+
+
+@dataclass(frozen=True)
+class Text:
+    """More of the reply. `tokens` are the ids behind it where the engine made them (for an exact Continue)."""
+
+    text: str
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the source says of its work. Nothing here is made up: a field no event filled stays None.
+
+    `stage`: queued | loading | prefill | decode. Queue positions count from 1 (1 = next). Counters are cumulative
+    over the attempt; `elapsed_s` counts from the moment the attempt was accepted.
+    """
+
+    stage: str
+    elapsed_s: float
+    queue_position: int | None = None
+    load_stage: str | None = None  # download | convert | open | trunk | warm-up
+    load_done: int | None = None
+    load_total: int | None = None
+    load_unit: str | None = None
+    tokens_done: int | None = None
+    tokens_total: int | None = None
+    layer: int | None = None
+    layers: int | None = None
+    expert_hits: int | None = None
+    expert_reads: int | None = None
+    bytes_read: int | None = None
+
+
+@dataclass(frozen=True)
+class StateChange:
+    """The attempt entered `state`. The terminal one carries why, usage and timings."""
+
+    state: State
+    reason: str | None = None
+    detail: str | None = None
+    usage: dict[str, Any] | None = None
+    timings: dict[str, Any] | None = None
+
+
+Payload = Text | Progress | StateChange
+
+
+@dataclass(frozen=True)
+class Chunk:
+    conversation_id: str
+    message_id: str
+    attempt_id: str
+    seq: int
+    offset: int
+    kind: Kind
+    data: Payload
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types, the payload's fields under `data`; fields that are None are left out."""
+        data = {k: v for k, v in asdict(self.data).items() if v is not None}
+        return {**{k: getattr(self, k) for k in _ADDRESS}, "kind": self.kind, "data": data}
+
+    def payload_json(self) -> str:
+        return json.dumps(self.to_dict()["data"], ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def restore(cls, *, kind: Kind, payload: str, **address: Any) -> "Chunk":
+        """The chunk whose payload was written by `payload_json`."""
+        data = json.loads(payload)
+        if kind == "text":
+            data["tokens"] = tuple(data.get("tokens", ()))
+        elif kind == "state":
+            data["state"] = State(data["state"])
+        return cls(kind=kind, data=_PAYLOADS[kind](**data), **address)
+
+
+_ADDRESS = ("conversation_id", "message_id", "attempt_id", "seq", "offset")
+_PAYLOADS: dict[str, type] = {"text": Text, "progress": Progress, "state": StateChange}

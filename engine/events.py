@@ -1,0 +1,204 @@
+"""What crosses the pipe between the engine's child process and its supervisor.
+
+Commands go down, events come up, each one frozen dataclass, each one line of JSON.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are chosen. `None` means: what the model's generation_config.json says, else mlx-lm's default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+# --- commands: supervisor to child -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load a model. `model` is "default", a folder, or a hub id; `memory_bytes` None means "auto"."""
+
+    model: str
+    data_dir: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Run one reply.
+
+    `messages` are {"role", "content"} dicts for the chat template. `prefix_tokens` are the ids of the part of
+    the reply that already exists (Continue): generation goes on right after them. They were produced by this
+    model; where only text is known, `prefix_text` is tokenised instead.
+    """
+
+    run_id: str
+    messages: tuple[dict[str, str], ...]
+    sampling: Sampling = field(default_factory=Sampling)
+    prefix_tokens: tuple[int, ...] = ()
+    prefix_text: str = ""
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Stop a run inside the current layer."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """Leave in an orderly way."""
+
+
+# --- events: child to supervisor ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Progress before a model is ready. `stage`: download | convert | open | trunk | warm-up. Unit: bytes or steps."""
+
+    stage: str
+    done: int
+    total: int
+    unit: str = "bytes"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The model is ready. Sizes in bytes; `paged` is False when everything fits or nothing is an expert."""
+
+    name: str
+    path: str
+    device: str
+    layers: int
+    experts_per_layer: int
+    top_k: int
+    trunk_bytes: int
+    expert_bytes: int
+    slot_bytes: int
+    budget_bytes: int
+    context_tokens: int
+    paged: bool
+
+
+@dataclass(frozen=True)
+class LoadFailed:
+    """`kind` names the error class; `message` says what happened, why, and what to do next."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is, at most some ten times a second, sent between layers.
+
+    `stage`: prefill | decode. Counters are cumulative over the run. In prefill `tokens_done/tokens_total` are
+    prompt tokens; in decode `tokens_done` is the number of tokens delivered and `tokens_total` the limit.
+    """
+
+    run_id: str
+    stage: str
+    tokens_done: int
+    tokens_total: int
+    layer: int
+    layers: int
+    expert_hits: int
+    expert_reads: int
+    bytes_read: int
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token, sent the moment it is sampled. `text` may be empty while a character is incomplete."""
+
+    run_id: str
+    token: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run came to its proper end. `reason`: stop | length | aborted. `text` is what the detokenizer still held.
+
+    Times in seconds: `ttft_s` from the start of the run to the first token; `prefill_s` of it in the forward
+    pass; `tpot_s` the mean and `tpot_s_p50` the median time of each later token; `disk_s` waited for reads.
+    """
+
+    run_id: str
+    reason: str
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    ttft_s: float
+    prefill_s: float
+    decode_s: float
+    tpot_s: float
+    tpot_s_p50: float
+    disk_s: float
+    expert_hits: int
+    expert_reads: int
+    bytes_read: int
+    context_full: bool = False
+
+
+@dataclass(frozen=True)
+class RunFailed:
+    """A run could not go on. `kind` names the error class; `message` is for a person."""
+
+    run_id: str
+    kind: str
+    message: str
+
+
+Command = Load | Generate | Abort | Shutdown
+Event = Loading | Loaded | LoadFailed | Progress | Token | Finished | RunFailed
+
+_TYPES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
+        Load, Generate, Abort, Shutdown, Loading, Loaded, LoadFailed, Progress, Token, Finished, RunFailed,
+    )
+}  # fmt: skip
+
+
+def encode(message: Command | Event) -> bytes:
+    """One line of JSON, ending in a newline. JSON escapes every newline inside, so a line is a message."""
+    return json.dumps({"type": type(message).__name__, **asdict(message)}).encode() + b"\n"
+
+
+def decode(line: bytes) -> Command | Event:
+    """The message that `encode` wrote. Raises ValueError for anything else."""
+    try:
+        raw: dict[str, Any] = json.loads(line)
+        cls = _TYPES[raw.pop("type")]
+    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"not a message of the engine's pipe: {line[:200]!r}") from error
+    known = {f.name: f for f in fields(cls)}
+    if unknown := set(raw) - set(known):
+        raise ValueError(f"{cls.__name__} has no field {', '.join(sorted(unknown))}")
+    values = {name: _restore(known[name].default_factory, value) for name, value in raw.items()}
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ValueError(f"incomplete {cls.__name__}: {error}") from error
+
+
+def _restore(factory: Any, value: Any) -> Any:
+    if isinstance(factory, type) and is_dataclass(factory) and isinstance(value, dict):
+        return factory(**{key: _restore(None, item) for key, item in value.items()})
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,1 @@
+"""The NiceGUI page. It holds no truth: everything shown comes from the gateway."""
