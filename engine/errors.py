@@ -1,0 +1,43 @@
+"""The engine's errors. Each message is for a person: what happened, why, and what to do next.
+
+EngineError
+├── CheckpointError   a model folder that cannot be used: names the file and the tensor
+├── BudgetError       a memory budget that cannot work: says the least that does
+├── DiskError         reading expert bytes failed: names file, offset and expert
+├── PromptError       a prompt the model cannot take
+├── Aborted           the person stopped the run; raised inside a layer
+├── ModelNotLoaded    a request for a model whose loading failed
+└── EngineDied        the engine's process ended in the middle of its work
+"""
+
+
+class EngineError(Exception):
+    """Base of everything the engine raises on purpose."""
+
+
+class CheckpointError(EngineError):
+    """A model folder that cannot be used."""
+
+
+class BudgetError(EngineError):
+    """A memory budget that cannot work."""
+
+
+class DiskError(EngineError):
+    """Reading expert bytes from disk failed."""
+
+
+class PromptError(EngineError):
+    """A prompt the model cannot take."""
+
+
+class Aborted(EngineError):
+    """The run was stopped by the person."""
+
+
+class ModelNotLoaded(EngineError):
+    """The model could not be loaded, so nothing can run on it."""
+
+
+class EngineDied(EngineError):
+    """The engine's process ended in the middle of its work."""

@@ -1,0 +1,129 @@
+"""The memory experts live in: one MLX array per piece (weight, scales, ...) with a row per slot.
+
+Rows are written in place through NumPy views of the arrays' own memory and read by kernels under slot numbers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import mlx.core as mx
+import numpy as np
+
+from engine.checkpoint import Extent
+from engine.disk import Disk, Read
+from engine.residency import Key, Residency
+
+MLX_DTYPE = {
+    "U8": mx.uint8, "U16": mx.uint16, "U32": mx.uint32, "I32": mx.int32,
+    "F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One tensor of a module of experts: its name in the module, its rows' shape and dtype on disk and in memory."""
+
+    name: str
+    shape: tuple[int, ...]
+    file_dtype: str
+    dtype: mx.Dtype
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.size
+
+
+@dataclass
+class Counters:
+    """What the store did since the model was loaded; seconds are time the engine waited for reads."""
+
+    expert_hits: int = 0
+    expert_reads: int = 0
+    bytes_read: int = 0
+    disk_s: float = 0.0
+
+
+class SlotStore:
+    """Experts of all layers with equal pieces share these slots.
+
+    `extents[place]` gives, piece by piece, the tensor on disk whose rows are the experts of one module.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], slots: int, extents: dict[int, list[Extent]], disk: Disk,
+                 counters: Counters):  # fmt: skip
+        self.pieces = tuple(pieces)
+        self.slots = slots
+        self.arrays = [mx.zeros((slots, *piece.shape), dtype=piece.dtype) for piece in pieces]
+        mx.eval(self.arrays)
+        self._views = [_writable(array) for array in self.arrays]
+        self._extents = extents
+        self._disk = disk
+        self._counters = counters
+        self._residency = Residency(slots)
+
+    def bring(self, place: int, experts: Sequence[int], check: Callable[[], None]) -> list[int]:
+        """The slots of `experts` (at most `slots` of them), after reading those that are not in memory.
+
+        `check` is called while waiting and may raise to give up. Raises DiskError. The caller has made sure that no
+        kernel in flight reads a slot.
+        """
+        keys: list[Key] = [(place, int(expert)) for expert in experts]
+        found = {key: slot for key in keys if (slot := self._residency.use(key)) is not None}
+        missing = [key for key in keys if key not in found]
+        self._counters.expert_hits += len(found)
+        if missing:
+            found.update(self._read(missing, keys, check))
+        return [found[key] for key in keys]
+
+    def _read(self, missing: list[Key], keep: list[Key], check: Callable[[], None]) -> dict[Key, int]:
+        started = perf_counter()
+        admitted = {key: self._residency.admit(key, keep) for key in missing}
+        reads, conversions = [], []
+        for (place, expert), slot in admitted.items():
+            for piece, view, tensor in zip(self.pieces, self._views, self._extents[place], strict=True):
+                row = view[slot]
+                target = row
+                if piece.dtype != MLX_DTYPE[piece.file_dtype]:
+                    target = np.empty(piece.shape, _STAGING[piece.file_dtype])
+                    conversions.append((row, target, piece.file_dtype))
+                what = f"expert {expert}"
+                reads.append(Read(tensor.rows(expert), _bytes(target), what))
+        pending = self._disk.read(reads)
+        try:
+            for future in pending:
+                self._counters.bytes_read += future.result()
+                check()
+        except BaseException:
+            # Wait for what is in flight: a read must not land in a slot that is already someone else's.
+            for future in pending:
+                future.cancel() or future.exception()
+            for key in missing:
+                self._residency.forget(key)
+            raise
+        for row, staged, dtype in conversions:
+            row[...] = _widen(staged, dtype)
+        self._counters.expert_reads += len(missing)
+        self._counters.disk_s += perf_counter() - started
+        return admitted
+
+
+# bfloat16 has no NumPy dtype: its bits are read as uint16.
+_STAGING = {"BF16": np.uint16, "F16": np.float16}
+
+
+def _widen(staged: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 of the same values: exact for both 16-bit formats (bfloat16 is the upper half of a float32)."""
+    if dtype == "BF16":
+        return (staged.astype(np.uint32) << 16).view(np.float32)
+    return staged.astype(np.float32)
+
+
+def _writable(array: mx.array) -> np.ndarray:
+    """A NumPy view of an evaluated array's own memory."""
+    bits = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
+    return np.array(bits, copy=False)
+
+
+def _bytes(row: np.ndarray) -> memoryview:
+    return memoryview(row.reshape(-1).view(np.uint8))
