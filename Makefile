@@ -1,0 +1,41 @@
+# make run: start Pagoda. make test: everything CI checks. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: run test lint format clean
+
+run: $(VENV)/.run-ready
+	@$(BIN)/pagoda serve $(ARGS)
+
+test: $(VENV)/.test-ready lint
+	@bash .ci/chromium
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.test-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(VENV)/.test-ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.venv-ready:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Pagoda needs Python 3.11 or newer. Name one: make run PYTHON=/path/to/python3"; exit 1; }
+	@echo "Setting up Pagoda in $(VENV) (once; a minute or two) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.run-ready: $(VENV)/.venv-ready pyproject.toml constraints.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.test-ready: $(VENV)/.venv-ready pyproject.toml constraints.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@ $(VENV)/.run-ready
