@@ -1,0 +1,72 @@
+"""What can go wrong in the gateway, each with a sentence for a person and the HTTP status it becomes.
+
+GatewayError
+├── Invalid       400  the request says something that cannot be done
+├── NotFound      404  no such conversation, message or attempt
+├── Conflict      409  it is there, but not in a state where this can be done
+├── Unavailable   503  Pagoda is shutting down
+├── CannotWrite   507  the journal could not be written: nothing that is not on disk is shown
+└── CannotStart        Pagoda cannot start on this data folder
+    ├── FolderInUse    another Pagoda holds it
+    └── ForeignData    the database was written by a newer Pagoda, or is no database of ours
+"""
+
+
+class GatewayError(Exception):
+    """Base of all. `message` says what happened, why, and what to do next."""
+
+    status = 500
+    kind = "internal_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class Invalid(GatewayError):
+    """The request asks for something that cannot be done."""
+
+    status = 400
+    kind = "invalid_request"
+
+
+class NotFound(GatewayError):
+    """The conversation, message or attempt does not exist (any more)."""
+
+    status = 404
+    kind = "not_found"
+
+
+class Conflict(GatewayError):
+    """The thing exists, but what was asked does not fit its present state."""
+
+    status = 409
+    kind = "conflict"
+
+
+class Unavailable(GatewayError):
+    """Pagoda is on its way out and accepts nothing new."""
+
+    status = 503
+    kind = "unavailable"
+
+
+class CannotWrite(GatewayError):
+    """The journal could not be written, so nothing was done."""
+
+    status = 507
+    kind = "cannot_write"
+
+
+class CannotStart(GatewayError):
+    """Pagoda cannot run on this data folder; nothing in it was changed."""
+
+    kind = "cannot_start"
+
+
+class FolderInUse(CannotStart):
+    """Another Pagoda has this data folder open."""
+
+
+class ForeignData(CannotStart):
+    """The database in the data folder is not one that this Pagoda can read."""

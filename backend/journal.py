@@ -1,0 +1,306 @@
+"""The journal: conversations, messages, attempts and every chunk, in SQLite. It is the truth; all else is a view.
+
+One connection, plain calls in the event loop's thread (a chunk takes some tens of microseconds). Write-ahead log
+with synchronous=NORMAL: what a transaction wrote survives the death of this process at any moment.
+"""
+
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from backend import migrations
+from backend.chunks import Chunk, Progress, StateChange, Text
+from backend.errors import CannotWrite
+from backend.folder import FolderLock
+from backend.rows import Attempt, Conversation, Message, Summary, percent_of
+from backend.states import State, can_become
+
+_ALIVE = "('sending', 'streaming')"
+
+
+class Journal:
+    """Opens (and creates, and migrates) `folder/pagoda.db`, and holds the folder until `close`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lock = FolderLock(folder)
+        try:
+            path = folder / "pagoda.db"
+            migrations.refuse_foreign(path)
+            # Created by us with the right mode; SQLite gives the -wal and -shm files the mode of the database.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            path.chmod(0o600)
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.row_factory = sqlite3.Row
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute("PRAGMA foreign_keys=ON")
+            migrations.migrate(self._db)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def close(self) -> None:
+        """Close the database and let go of the folder; harmless when repeated."""
+        self._db.close()
+        self._lock.release()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield self._db
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            if self._db.in_transaction:  # SQLite itself has rolled back after some errors, a full disk for one
+                self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.OperationalError):
+                raise CannotWrite(
+                    f"This could not be written to the data folder ({error}), so it was not done. "
+                    "Make room on that disk, then try again."
+                ) from error
+            raise
+
+    # --- conversations ---------------------------------------------------------------------------
+
+    def add_conversation(self, row: Conversation) -> None:
+        _insert(self._db, "conversations", _columns(row))
+
+    def conversation(self, id: str) -> Conversation | None:
+        return self._conversation("id", id)
+
+    def conversation_of_request(self, request_id: str) -> Conversation | None:
+        return self._conversation("request_id", request_id)
+
+    def _conversation(self, column: str, value: str) -> Conversation | None:
+        found = self._db.execute(f"SELECT * FROM conversations WHERE {column} = ?", (value,)).fetchone()
+        return _row(Conversation, found) if found else None
+
+    def change_conversation(self, id: str, **columns: Any) -> None:
+        """Set the named columns; `sampling` as a dict."""
+        if "sampling" in columns:
+            columns["sampling"] = _json(columns["sampling"])
+        names = ", ".join(f"{name} = ?" for name in columns)
+        self._db.execute(f"UPDATE conversations SET {names} WHERE id = ?", (*columns.values(), id))
+
+    def delete_conversation(self, id: str) -> None:
+        self._db.execute("DELETE FROM conversations WHERE id = ?", (id,))
+
+    def summaries(self, id: str | None = None) -> list[Summary]:
+        """The rows of the sidebar, the most recently used first; with `id` only that one."""
+        rows = self._db.execute(
+            f"""SELECT c.*,
+                EXISTS (SELECT 1 FROM attempts a WHERE a.conversation_id = c.id AND a.state IN {_ALIVE}) AS running,
+                (SELECT a.progress FROM attempts a WHERE a.conversation_id = c.id AND a.state IN {_ALIVE}
+                 ORDER BY a.rowid LIMIT 1) AS progress,
+                (SELECT a.state FROM messages m JOIN attempts a ON a.id = m.current_attempt
+                 WHERE m.conversation_id = c.id ORDER BY m.position DESC LIMIT 1) AS newest
+            FROM conversations c {"" if id is None else "WHERE c.id = ?"} ORDER BY c.updated_at DESC, c.rowid DESC""",
+            () if id is None else (id,),
+        )
+        return [
+            Summary(
+                id=row["id"],
+                title=row["title"],
+                model=row["model"],
+                created_at=row["created_at"],
+                updated_at=row["updated_at"],
+                running=bool(row["running"]),
+                percent=percent_of(_progress(row["progress"]), "max_tokens" in json.loads(row["sampling"])),
+                unread=bool(row["unread"]),
+                failed=row["newest"] in (State.FAILED, State.INTERRUPTED),
+            )
+            for row in rows
+        ]
+
+    # --- messages and attempts -------------------------------------------------------------------
+
+    def message(self, id: str) -> Message | None:
+        found = self._db.execute("SELECT * FROM messages WHERE id = ?", (id,)).fetchone()
+        return _row(Message, found) if found else None
+
+    def message_of_request(self, request_id: str) -> Message | None:
+        found = self._db.execute("SELECT * FROM messages WHERE request_id = ?", (request_id,)).fetchone()
+        return _row(Message, found) if found else None
+
+    def messages(self, conversation_id: str) -> list[Message]:
+        """In the order of the conversation."""
+        found = self._db.execute(
+            "SELECT * FROM messages WHERE conversation_id = ? ORDER BY position", (conversation_id,)
+        )
+        return [_row(Message, row) for row in found]
+
+    def reply_to(self, user: Message) -> Message:
+        """The assistant message of a user message: they are written together, one after the other."""
+        found = self._db.execute(
+            "SELECT * FROM messages WHERE conversation_id = ? AND position = ?",
+            (user.conversation_id, user.position + 1),
+        ).fetchone()
+        return _row(Message, found)
+
+    def attempt(self, id: str) -> Attempt | None:
+        found = self._db.execute("SELECT * FROM attempts WHERE id = ?", (id,)).fetchone()
+        return self._attempt(found) if found else None
+
+    def attempt_of_request(self, request_id: str) -> Attempt | None:
+        found = self._db.execute("SELECT * FROM attempts WHERE request_id = ?", (request_id,)).fetchone()
+        return self._attempt(found) if found else None
+
+    def attempts(self, conversation_id: str) -> dict[str, list[Attempt]]:
+        """The attempts of every message of a conversation, oldest first, by message id."""
+        result: dict[str, list[Attempt]] = {}
+        for row in self._db.execute(
+            "SELECT * FROM attempts WHERE conversation_id = ? ORDER BY message_id, number", (conversation_id,)
+        ):
+            result.setdefault(row["message_id"], []).append(self._attempt(row))
+        return result
+
+    def attempts_of(self, message_id: str) -> list[Attempt]:
+        """The attempts of one message, oldest first."""
+        found = self._db.execute("SELECT * FROM attempts WHERE message_id = ? ORDER BY number", (message_id,))
+        return [self._attempt(row) for row in found.fetchall()]
+
+    def alive(self, conversation_id: str | None = None) -> list[Attempt]:
+        """The attempts that have not ended, oldest first."""
+        where, values = ("", ()) if conversation_id is None else ("AND conversation_id = ?", (conversation_id,))
+        found = self._db.execute(f"SELECT * FROM attempts WHERE state IN {_ALIVE} {where} ORDER BY rowid", values)
+        return [self._attempt(row) for row in found.fetchall()]
+
+    def add_turn(self, user: Message, reply: Message, attempt: Attempt, title: str) -> None:
+        """A user message, its assistant message and the first attempt, with the conversation's title and time."""
+        with self._transaction() as db:
+            _insert(db, "messages", _columns(user))
+            _insert(db, "messages", _columns(reply))
+            _insert(db, "attempts", _columns(attempt))
+            db.execute(
+                "UPDATE conversations SET title = ?, updated_at = ? WHERE id = ?",
+                (title, attempt.created_at, user.conversation_id),
+            )
+
+    def add_attempt(self, attempt: Attempt, seed: Chunk | None = None) -> None:
+        """A new version of a message: it becomes the current and the selected one. `seed` is its chunk 0."""
+        with self._transaction() as db:
+            _insert(db, "attempts", _columns(attempt))
+            db.execute(
+                "UPDATE messages SET current_attempt = ?, selected_attempt = ? WHERE id = ?",
+                (attempt.id, attempt.id, attempt.message_id),
+            )
+            db.execute(
+                "UPDATE conversations SET updated_at = ? WHERE id = ?", (attempt.created_at, attempt.conversation_id)
+            )
+            if seed is not None:
+                self._write(db, seed, attempt.state)
+
+    def select_attempt(self, message_id: str, attempt_id: str) -> None:
+        self._db.execute("UPDATE messages SET selected_attempt = ? WHERE id = ?", (attempt_id, message_id))
+
+    # --- chunks ----------------------------------------------------------------------------------
+
+    def append(self, chunk: Chunk) -> bool:
+        """Write a chunk and what it changes about its attempt, in one transaction; False when it has no place.
+
+        It has a place only if its attempt is its message's current one, has not ended, and expects exactly this
+        `seq` and `offset`: a late, duplicate or foreign chunk changes nothing.
+        """
+        with self._transaction() as db:
+            place = db.execute(
+                """SELECT a.state, a.last_seq, a.length FROM attempts a JOIN messages m ON m.id = a.message_id
+                   WHERE a.id = ? AND m.current_attempt = a.id AND a.message_id = ? AND a.conversation_id = ?""",
+                (chunk.attempt_id, chunk.message_id, chunk.conversation_id),
+            ).fetchone()
+            if place is None or (chunk.seq, chunk.offset) != (place["last_seq"] + 1, place["length"]):
+                return False
+            state = State(place["state"])
+            if state.terminal or (isinstance(chunk.data, StateChange) and not can_become(state, chunk.data.state)):
+                return False
+            self._write(db, chunk, state)
+            return True
+
+    def _write(self, db: sqlite3.Connection, chunk: Chunk, state: State) -> None:
+        _insert(
+            db,
+            "chunks",
+            {
+                "attempt_id": chunk.attempt_id,
+                "seq": chunk.seq,
+                "offset": chunk.offset,
+                "kind": chunk.kind,
+                "payload": chunk.payload_json(),
+            },
+        )
+        changes: dict[str, Any] = {"last_seq": chunk.seq}
+        match chunk.data:
+            case Text(text=text):
+                changes["length"] = chunk.offset + len(text)
+            case Progress():
+                changes["progress"] = chunk.payload_json()
+            case StateChange() as change:
+                changes |= {"state": change.state, "reason": change.reason, "detail": change.detail}
+                if change.state.terminal:
+                    changes |= {"usage": _json(change.usage), "timings": _json(change.timings)}
+                    changes |= {"text": self._text(chunk.attempt_id), "ended_at": time.time()}
+                    if change.state != State.CANCELLED:  # who pressed Stop knows that it ended
+                        db.execute("UPDATE conversations SET unread = 1 WHERE id = ?", (chunk.conversation_id,))
+        names = ", ".join(f"{name} = ?" for name in changes)
+        db.execute(f"UPDATE attempts SET {names} WHERE id = ?", (*changes.values(), chunk.attempt_id))
+
+    def chunks(self, attempt_id: str, after: int = -1, limit: int = -1) -> list[Chunk]:
+        """The attempt's chunks with `seq > after`, in order, at most `limit` of them when it is not negative."""
+        rows = self._db.execute(
+            """SELECT c.seq, c.offset, c.kind, c.payload, a.conversation_id, a.message_id, a.id AS attempt_id
+               FROM chunks c JOIN attempts a ON a.id = c.attempt_id
+               WHERE c.attempt_id = ? AND c.seq > ? ORDER BY c.seq LIMIT ?""",
+            (attempt_id, after, limit),
+        )
+        return [Chunk.restore(**dict(row)) for row in rows]
+
+    def _text(self, attempt_id: str) -> str:
+        rows = self._db.execute(
+            "SELECT payload FROM chunks WHERE attempt_id = ? AND kind = 'text' ORDER BY seq", (attempt_id,)
+        )
+        return "".join(json.loads(payload)["text"] for (payload,) in rows)
+
+    def _attempt(self, row: sqlite3.Row) -> Attempt:
+        values = dict(row)
+        if values["text"] is None:
+            values["text"] = self._text(values["id"])
+        values["progress"] = _progress(values["progress"])
+        values["state"] = State(values["state"])
+        for name in ("usage", "timings"):
+            values[name] = json.loads(values[name]) if values[name] else None
+        return Attempt(**values)
+
+
+def _insert(db: sqlite3.Connection, table: str, columns: dict[str, Any]) -> None:
+    marks = ", ".join("?" * len(columns))
+    db.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values()))
+
+
+def _columns(row: Conversation | Message | Attempt) -> dict[str, Any]:
+    """A row's columns, its dicts as JSON; the text of an attempt that has not ended stays with its chunks."""
+    columns = {f.name: getattr(row, f.name) for f in fields(row)}
+    if isinstance(row, Attempt):
+        columns["text"] = row.text if row.state.terminal else None
+        columns["progress"] = _json(asdict(row.progress)) if row.progress else None
+    return {name: _json(value) if isinstance(value, dict) else value for name, value in columns.items()}
+
+
+def _row(cls: type, row: sqlite3.Row) -> Any:
+    values = dict(row)
+    if cls is Conversation:
+        values["sampling"] = json.loads(values["sampling"])
+        values["unread"] = bool(values["unread"])
+    return cls(**values)
+
+
+def _progress(payload: str | None) -> Progress | None:
+    return Progress(**json.loads(payload)) if payload else None
+
+
+def _json(value: dict[str, Any] | None) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

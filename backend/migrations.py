@@ -1,0 +1,100 @@
+"""The journal's schema as an ordered list of small steps, each applied once and recorded in the database.
+
+A database with a step this version does not know was written by a newer Pagoda: it is refused before any write.
+"""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from backend.errors import ForeignData
+
+
+def conversations_messages_attempts_chunks(db: sqlite3.Connection) -> None:
+    """The four tables of the first version. Deleting a conversation takes everything of it along."""
+    statements = (
+        """CREATE TABLE conversations (
+            id TEXT PRIMARY KEY, title TEXT NOT NULL, model TEXT NOT NULL, system TEXT, sampling TEXT NOT NULL,
+            unread INTEGER NOT NULL DEFAULT 0, request_id TEXT UNIQUE,
+            created_at REAL NOT NULL, updated_at REAL NOT NULL)""",
+        """CREATE TABLE messages (
+            id TEXT PRIMARY KEY, conversation_id TEXT NOT NULL REFERENCES conversations(id) ON DELETE CASCADE,
+            position INTEGER NOT NULL, role TEXT NOT NULL, text TEXT NOT NULL, request_id TEXT UNIQUE,
+            current_attempt TEXT, selected_attempt TEXT, created_at REAL NOT NULL,
+            UNIQUE (conversation_id, position))""",
+        # `text` is filled when the attempt ends; until then the text is what its chunks say, so a long reply is
+        # not rewritten for every token. `length` counts its characters, `last_seq` is -1 before the first chunk.
+        """CREATE TABLE attempts (
+            id TEXT PRIMARY KEY, message_id TEXT NOT NULL REFERENCES messages(id) ON DELETE CASCADE,
+            conversation_id TEXT NOT NULL, number INTEGER NOT NULL, model TEXT NOT NULL, continues TEXT,
+            request_id TEXT UNIQUE, state TEXT NOT NULL, reason TEXT, detail TEXT, text TEXT,
+            length INTEGER NOT NULL DEFAULT 0, last_seq INTEGER NOT NULL DEFAULT -1,
+            progress TEXT, usage TEXT, timings TEXT, created_at REAL NOT NULL, ended_at REAL,
+            UNIQUE (message_id, number))""",
+        "CREATE INDEX attempts_of_conversation ON attempts (conversation_id)",
+        "CREATE INDEX attempts_alive ON attempts (conversation_id) WHERE state IN ('sending', 'streaming')",
+        """CREATE TABLE chunks (
+            attempt_id TEXT NOT NULL REFERENCES attempts(id) ON DELETE CASCADE, seq INTEGER NOT NULL,
+            offset INTEGER NOT NULL, kind TEXT NOT NULL, payload TEXT NOT NULL,
+            PRIMARY KEY (attempt_id, seq)) WITHOUT ROWID""",
+    )
+    for statement in statements:
+        db.execute(statement)
+
+
+Step = Callable[[sqlite3.Connection], None]
+STEPS: tuple[Step, ...] = (conversations_messages_attempts_chunks,)
+
+
+def applied(db: sqlite3.Connection) -> list[str]:
+    """The names of the steps this database has seen, oldest first."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchone():
+        return []
+    return [name for (name,) in db.execute("SELECT name FROM migrations ORDER BY number")]
+
+
+def refuse_foreign(path: Path, steps: tuple[Step, ...] = STEPS) -> None:
+    """Raise ForeignData, without having written a byte, when `path` is not a database this version can open."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    try:
+        # Read-only: opening it for writing would already fold the write-ahead log into the file.
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            seen = applied(db)
+            tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        finally:
+            db.close()
+    except sqlite3.DatabaseError as error:
+        raise ForeignData(
+            f"The conversations in {path} cannot be read ({error}). Nothing was changed. Move that file away to start "
+            "with no conversations, or put a backup in its place."
+        ) from error
+    known = [step.__name__ for step in steps]
+    if tables and not seen:
+        raise ForeignData(
+            f"{path} is a database of another program. Nothing was changed. Choose another folder with --data."
+        )
+    if seen != known[: len(seen)]:
+        unknown = ", ".join(name for name in seen if name not in known) or "the order of its steps"
+        raise ForeignData(
+            f"The conversations in {path} were written by a newer Pagoda (unknown here: {unknown}). Nothing was "
+            "changed. Update Pagoda, or choose another folder with --data."
+        )
+
+
+def migrate(db: sqlite3.Connection, steps: tuple[Step, ...] = STEPS) -> None:
+    """Apply the steps that are missing, each in a transaction with its record."""
+    db.execute(
+        "CREATE TABLE IF NOT EXISTS migrations (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL, applied_at REAL)"
+    )
+    for step in steps[len(applied(db)) :]:
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            step(db)
+            db.execute("INSERT INTO migrations (name, applied_at) VALUES (?, ?)", (step.__name__, time.time()))
+        except BaseException:
+            db.execute("ROLLBACK")
+            raise
+        db.execute("COMMIT")
