@@ -87,5 +87,25 @@ class Chunk:
         return cls(kind=kind, data=_PAYLOADS[kind](**data), **address)
 
 
+class Cursor:
+    """Where the next chunk of an attempt goes: its tags, and the `seq` and `offset` it will carry."""
+
+    def __init__(
+        self, conversation_id: str, message_id: str, attempt_id: str, last_seq: int = -1, length: int = 0
+    ) -> None:
+        self._address = {"conversation_id": conversation_id, "message_id": message_id, "attempt_id": attempt_id}
+        self._seq, self._offset = last_seq + 1, length
+
+    def tag(self, data: Payload) -> Chunk:
+        """The next chunk; the cursor moves only when `passed` is told that it was accepted."""
+        return Chunk(**self._address, seq=self._seq, offset=self._offset, kind=_KINDS[type(data)], data=data)
+
+    def passed(self, chunk: Chunk) -> None:
+        self._seq = chunk.seq + 1
+        if isinstance(chunk.data, Text):
+            self._offset = chunk.offset + len(chunk.data.text)
+
+
 _ADDRESS = ("conversation_id", "message_id", "attempt_id", "seq", "offset")
 _PAYLOADS: dict[str, type] = {"text": Text, "progress": Progress, "state": StateChange}
+_KINDS: dict[type, Kind] = {Text: "text", Progress: "progress", StateChange: "state"}

@@ -1,0 +1,77 @@
+"""The engine's child process as a source of replies."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import cast
+
+from backend.abort import AbortSignal
+from backend.sources import ModelStatus, SourceEvent, SourceInterrupted
+from backend.states import Reason
+from engine.client import EngineClient, EngineStatus
+from engine.errors import EngineDied, EngineError
+from engine.events import Generate, Loading, RunFailed
+
+
+class EngineSource:
+    """One reply at a time: the engine has one set of expert slots."""
+
+    capacity = 1
+
+    def __init__(self, name: str, client: EngineClient) -> None:
+        self.name = name
+        self._client = client
+
+    def status(self) -> ModelStatus:
+        now = self._client.status
+        return ModelStatus(
+            name=self.name,
+            state=now.state,
+            detail=now.failure.message if now.failure else None,
+            progress=now.loading if now.state == "loading" else None,
+            loaded=now.loaded,
+        )
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        return self._client.watch(lambda _: callback())
+
+    def retry(self) -> None:
+        if self._client.status.state == "failed":
+            self._client.retry()
+
+    async def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
+        async with aclosing(self._until_ready(abort)) as waiting:
+            async for loading in waiting:
+                yield loading
+        if abort.aborted:
+            return
+        status = self._client.status
+        if status.failure is not None and status.state == "failed":
+            yield RunFailed(request.run_id, status.failure.kind, status.failure.message)
+            return
+        unlisten = abort.on_abort(lambda: self._client.abort(request.run_id))
+        try:
+            async with aclosing(cast(AsyncGenerator[SourceEvent, None], self._client.generate(request))) as events:
+                async for event in events:
+                    yield event
+        except EngineDied as error:
+            raise SourceInterrupted(Reason.ENGINE_DIED, str(error)) from error
+        except EngineError as error:
+            yield RunFailed(request.run_id, type(error).__name__, str(error))
+        finally:
+            unlisten()
+
+    async def _until_ready(self, abort: AbortSignal) -> AsyncGenerator[Loading, None]:
+        """The steps of loading, until it ended one way or the other, or the person gave up."""
+        changes: asyncio.Queue[EngineStatus | None] = asyncio.Queue()
+        unwatch = self._client.watch(changes.put_nowait)
+        unlisten = abort.on_abort(lambda: changes.put_nowait(None))
+        try:
+            status: EngineStatus | None = self._client.status
+            while status is not None and status.state == "loading" and not abort.aborted:
+                if status.loading is not None:
+                    yield status.loading
+                status = await changes.get()
+        finally:
+            unwatch()
+            unlisten()

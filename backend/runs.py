@@ -1,0 +1,149 @@
+"""One attempt from its place in the queue to its terminal state, as a task that belongs to the gateway.
+
+It knows nothing of pages or requests. What it has to say goes through `deliver`, which journals and publishes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+
+from backend.abort import AbortController
+from backend.chunks import Payload, StateChange, Text
+from backend.errors import GatewayError
+from backend.meter import Meter
+from backend.queue import Queue
+from backend.sources import Source, SourceEvent, SourceInterrupted
+from backend.states import Reason, State
+from backend.throttle import Throttle
+from engine.events import Finished, Generate, Loading, Progress, RunFailed, Token
+
+log = logging.getLogger(__name__)
+
+# A stop reaches the engine inside the current layer. If even that takes longer than this, the person is not kept
+# waiting: the attempt ends now, and what the engine says afterwards is dropped. Its place in the queue stays taken.
+STOP_GRACE_S = 3.0
+
+
+class Run:
+    """`request` is built when the turn comes, so that it contains the replies that ended meanwhile."""
+
+    def __init__(
+        self,
+        source: Source,
+        queue: Queue,
+        key: str,
+        request: Callable[[], Generate],
+        deliver: Callable[[Payload], bool],
+    ) -> None:
+        self._source, self._queue, self._key = source, queue, key
+        self._request = request
+        self._deliver = deliver
+        self._abort = AbortController()
+        self._meter = Meter()
+        self._throttle = Throttle(self._send)
+        self._streaming = self._ended = self._started = False
+        self._grace: asyncio.TimerHandle | None = None
+
+    def start(self) -> asyncio.Task[None]:
+        """Line up now; the rest happens in the returned task."""
+        self._ticket = self._queue.enter(
+            self._source.name, self._key, lambda n: self._throttle.offer(self._meter.queued(n)), self._source.capacity
+        )
+        self._abort.signal.on_abort(self._on_abort)
+        return asyncio.get_running_loop().create_task(self._go())
+
+    def stop(self) -> None:
+        """The person's Stop. Text that is there stays."""
+        self._abort.abort("stop")
+
+    def cut(self, state: State, reason: Reason, detail: str | None = None) -> None:
+        """Enter a terminal state now, without waiting for the source; what it still says is dropped."""
+        self._end(state, reason, detail)
+        self._abort.abort(reason)
+
+    def _end(self, state: State, reason: Reason, detail: str | None = None) -> None:
+        if self._ended:
+            return
+        self._throttle.flush()
+        self._ended = True
+        self._deliver(StateChange(state, reason, detail, self._meter.usage(), self._meter.timings()))
+
+    def _on_abort(self) -> None:
+        if not self._started:
+            self._cancelled()
+            self._ticket.leave()
+        else:
+            self._grace = asyncio.get_running_loop().call_later(STOP_GRACE_S, self._cancelled)
+
+    def _cancelled(self) -> None:
+        self._end(State.CANCELLED, Reason.STOPPED_BY_PERSON)
+
+    async def _go(self) -> None:
+        try:
+            if await self._ticket.turn():
+                self._started = True
+                self._meter.turn_came()
+                if not self._ended:
+                    await self._consume()
+            if self._abort.signal.aborted:
+                self._cancelled()
+            else:
+                self._end(State.INTERRUPTED, Reason.UPSTREAM_ENDED, "The reply broke off without a proper end.")
+        except SourceInterrupted as error:
+            self._end(State.INTERRUPTED, error.reason, error.message)
+        except GatewayError as error:
+            self._end(State.FAILED, Reason.ERROR, error.message)
+        except Exception as error:
+            log.exception("a run ended in an unexpected way")
+            self._end(State.FAILED, Reason.ERROR, f"Something unexpected went wrong in Pagoda: {error!r}. Try again.")
+        finally:
+            self._throttle.flush()
+            if self._grace is not None:
+                self._grace.cancel()
+            self._ticket.leave()
+
+    async def _consume(self) -> None:
+        async with aclosing(self._source.run(self._request(), self._abort.signal)) as events:
+            async for event in events:
+                self._meter.see(event)
+                self._take(event)
+
+    def _take(self, event: SourceEvent) -> None:
+        match event:
+            case Loading() | Progress():
+                if not self._ended:
+                    self._throttle.offer(self._meter.progress(event))
+            case Token(token=token, text=text):
+                self._text(Text(text, (token,)))
+            case Finished():
+                if event.text:
+                    self._text(Text(event.text))
+                self._end(*self._ending(event))
+            case RunFailed(message=message):
+                self._end(State.FAILED, Reason.ERROR, message)
+
+    def _text(self, text: Text) -> None:
+        if self._ended:
+            return
+        if text.text and not self._streaming:
+            self._streaming = True
+            self._throttle.flush()
+            self._send(StateChange(State.STREAMING))
+        self._send(text)
+
+    def _send(self, payload: Payload) -> None:
+        if not self._ended:
+            self._deliver(payload)
+
+    def _ending(self, event: Finished) -> tuple[State, Reason]:
+        match event.reason:
+            case "stop":
+                return State.COMPLETE, Reason.STOP
+            case "length":
+                return State.COMPLETE, Reason.CONTEXT_FULL if event.context_full else Reason.LENGTH
+            case "aborted" if not self._abort.signal.aborted:
+                return State.INTERRUPTED, Reason.ENGINE_DIED
+            case "aborted":
+                return State.CANCELLED, Reason.STOPPED_BY_PERSON
+        raise ValueError(f"a source ended with the unknown reason {event.reason!r}")

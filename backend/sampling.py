@@ -1,0 +1,46 @@
+"""Sampling as a person sets it: validated, stored as the few fields that were set, handed to the engine typed."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from backend.errors import Invalid
+from engine.events import Sampling
+
+
+class SamplingFields(BaseModel):
+    """The ranges in which each field means something. A field left out is the model's own choice."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    temperature: Annotated[float, Field(ge=0, le=5)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=5)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    stop: list[Annotated[str, Field(min_length=1, max_length=1000)]] | None = Field(default=None, max_length=16)
+
+
+def clean(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Only the fields that were set, checked. Raises Invalid naming the field."""
+    try:
+        return SamplingFields.model_validate(dict(values or {})).model_dump(exclude_none=True)
+    except ValidationError as error:
+        raise Invalid(f"Sampling: {in_words(error)}") from error
+
+
+def to_engine(values: Mapping[str, Any]) -> Sampling:
+    """What `clean` returned, as the engine takes it."""
+    return Sampling(**{**values, "stop": tuple(values.get("stop", ()))})
+
+
+def in_words(error: ValidationError) -> str:
+    """The first thing wrong, as `field: what is wrong with it`."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]

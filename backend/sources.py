@@ -1,0 +1,66 @@
+"""A source: whatever produces a reply as typed events. The gateway knows nothing else about where text comes from."""
+
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+from backend.abort import AbortSignal
+from backend.states import Reason
+from engine.events import Finished, Generate, Loaded, Loading, Progress, RunFailed, Token
+
+SourceEvent = Loading | Progress | Token | Finished | RunFailed
+
+
+class SourceInterrupted(Exception):
+    """The stream ended without a proper end. `reason` says how, `message` is for a person."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason, self.message = reason, message
+
+
+@dataclass(frozen=True)
+class ModelStatus:
+    """Whether a source can reply now. `detail` is for a person; `progress` is the newest step of loading."""
+
+    name: str
+    state: Literal["loading", "ready", "failed"]
+    detail: str | None = None
+    progress: Loading | None = None
+    loaded: Loaded | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "state": self.state,
+            "detail": self.detail,
+            "progress": asdict(self.progress) if self.progress else None,
+            "loaded": asdict(self.loaded) if self.loaded else None,
+        }
+
+
+class Source(Protocol):
+    """Runs replies, `capacity` of them at a time (the gateway queues the rest)."""
+
+    name: str
+    capacity: int
+
+    def status(self) -> ModelStatus:
+        """How it stands now."""
+        ...
+
+    def watch(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back after every change of `status`, in the event loop. Returns what ends that."""
+        ...
+
+    def retry(self) -> None:
+        """Try again what failed; harmless otherwise."""
+        ...
+
+    def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
+        """One reply. Ends after Finished or RunFailed; raises SourceInterrupted when the stream breaks.
+
+        Waits, yielding Loading, until the model is there. After `abort` it ends promptly, with
+        Finished(reason="aborted") where something had begun.
+        """
+        ...
