@@ -1,0 +1,45 @@
+/** Everything the page asks Pagoda to do, as HTTP calls that either succeed or throw words for a person. */
+import { t } from "pagoda/words.js";
+
+export class ApiError extends Error {
+  /** @param {string} message for a person @param {number} status 0 when no answer came */
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function call(method, path, body) {
+  let response;
+  try {
+    response = await fetch(`/api/${path}`, {
+      method,
+      headers: body === undefined ? {} : { "Content-Type": "application/json" },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+  } catch {
+    throw new ApiError(t("error.unreachable"), 0);
+  }
+  const answer = await response.json().catch(() => null);
+  if (!response.ok) throw new ApiError(messageOf(answer) ?? t("error.status", { status: response.status }), response.status);
+  return answer;
+}
+
+function messageOf(answer) {
+  const told = answer?.error?.message ?? answer?.error ?? answer?.detail ?? answer?.message;
+  return typeof told === "string" ? told : null;
+}
+
+export const createConversation = (requestId) => call("POST", "conversations", { request_id: requestId });
+export const renameConversation = (id, title) => call("PATCH", `conversations/${id}`, { title });
+export const deleteConversation = (id) => call("DELETE", `conversations/${id}`);
+export const sendMessage = (conversationId, requestId, text) =>
+  call("POST", `conversations/${conversationId}/messages`, { request_id: requestId, text });
+export const regenerate = (messageId, requestId) =>
+  call("POST", `messages/${messageId}/regenerate`, { request_id: requestId });
+export const continueReply = (messageId, requestId) =>
+  call("POST", `messages/${messageId}/continue`, { request_id: requestId });
+export const selectAttempt = (messageId, attemptId) =>
+  call("PATCH", `messages/${messageId}`, { selected_attempt: attemptId });
+export const stop = (attemptId) => call("POST", `attempts/${attemptId}/stop`, {});
+export const retryModel = () => call("POST", "model/retry", {});

@@ -1,0 +1,74 @@
+/**
+ * Markdown to safe HTML, one string per top-level block. What a model writes is hostile input: raw HTML is shown as
+ * text, no image is fetched, links open apart, and DOMPurify has the last word.
+ */
+import createDOMPurify from "pagoda/vendor/dompurify/purify.es.mjs";
+import highlighter from "pagoda/vendor/highlightjs/highlight.min.js";
+import MarkdownIt from "pagoda/vendor/markdown-it/markdown-it.esm.min.mjs";
+import { t } from "pagoda/words.js";
+
+const HIGHLIGHT_LIMIT = 20_000; // characters; beyond it colouring a block costs more than a frame
+
+const markdown = new MarkdownIt({ html: false, linkify: true, breaks: true, highlight });
+markdown.linkify.set({ fuzzyLink: false, fuzzyEmail: false }); // "stdio.h" and "main.py" are not links
+markdown.validateLink = (url) => /^(https?:|mailto:)/i.test(url.trim());
+markdown.renderer.rules.fence = (tokens, index) => codeBlock(tokens[index].content, tokens[index].info.trim().split(/\s+/)[0]);
+markdown.renderer.rules.code_block = (tokens, index) => codeBlock(tokens[index].content, "");
+markdown.renderer.rules.table_open = () => '<div class="pg-table" tabindex="0" role="region"><table>';
+markdown.renderer.rules.table_close = () => "</table></div>";
+markdown.renderer.rules.image = imageAsLink;
+
+// An image would be fetched from its host, and tell that host what is being read: it is shown as a link instead.
+function imageAsLink(tokens, index, options) {
+  const escape = markdown.utils.escapeHtml;
+  const source = tokens[index].attrGet("src");
+  const label = escape(tokens[index].content || source);
+  return markdown.validateLink(source) ? `<a href="${escape(source)}" class="pg-image">${label}</a>` : label;
+}
+
+function highlight(code, name) {
+  if (code.length > HIGHLIGHT_LIMIT || !highlighter.getLanguage(name)) return "";
+  return highlighter.highlight(code, { language: name, ignoreIllegals: true }).value;
+}
+
+function codeBlock(code, name) {
+  const escape = markdown.utils.escapeHtml;
+  const body = highlight(code, name) || escape(code);
+  return (
+    `<div class="pg-code"><div class="pg-code-head"><span>${escape(name || t("code.plain"))}</span>` +
+    `<button type="button" class="pg-copy-code">${escape(t("action.copy"))}</button></div>` +
+    `<pre tabindex="0"><code dir="ltr">${body}</code></pre></div>`
+  );
+}
+
+const purifier = createDOMPurify(window);
+purifier.addHook("afterSanitizeAttributes", (node) => {
+  if (node.tagName !== "A") return;
+  node.setAttribute("target", "_blank");
+  node.setAttribute("rel", "noopener noreferrer");
+});
+const ALLOWED = {
+  ALLOWED_TAGS:
+    "a b blockquote br button code del div em h1 h2 h3 h4 h5 h6 hr i li ol p pre s span strong sub sup table tbody td th thead tr ul".split(" "),
+  ALLOWED_ATTR: ["href", "class", "dir", "start", "tabindex", "role", "type"],
+  ALLOW_DATA_ATTR: false,
+};
+
+/**
+ * @param {string} source
+ * @returns {{line: number, html: string}[]} the top-level blocks: the source line each begins at, and its HTML
+ */
+export function renderBlocks(source) {
+  const env = {};
+  const tokens = markdown.parse(source, env);
+  const blocks = [];
+  let from = 0;
+  for (let index = 0; index < tokens.length; index += 1) {
+    const token = tokens[index];
+    if (token.level !== 0 || token.nesting === 1) continue; // inside a block, or at its beginning
+    const html = markdown.renderer.render(tokens.slice(from, index + 1), markdown.options, env);
+    blocks.push({ line: tokens[from].map?.[0] ?? 0, html: purifier.sanitize(html, ALLOWED) });
+    from = index + 1;
+  }
+  return blocks;
+}

@@ -1,0 +1,86 @@
+/** How far a reply is, in words. Every figure comes from an event of the engine; what no event said is left out. */
+import { bytes, clock, duration, has, number, t } from "pagoda/words.js";
+
+const SLOW_TOKEN = 0.4; // seconds; faster tokens are their own progress, a bar inside each would only flicker
+
+/**
+ * @param {object | null} progress the newest progress chunk
+ * @param {number} elapsed seconds since the reply was asked for
+ * @returns {{stage: string, details: string[], fraction: number | null}}
+ */
+export function describeProgress(progress, elapsed) {
+  const time = [clock(elapsed)];
+  if (!progress) return { stage: t("status.sending"), details: time, fraction: null };
+  const describe = { queued, loading, prefill, decode }[progress.stage];
+  const { stage, details, fraction } = describe ? describe(progress) : { stage: progress.stage, details: [], fraction: null };
+  return { stage, details: [...details, ...time, ...work(progress)], fraction };
+}
+
+function queued({ queue_position: position }) {
+  const stage = position ? t("status.queued_at", { position: number(position) }) : t("status.queued");
+  return { stage, details: [], fraction: null };
+}
+
+function loading(progress) {
+  return describeLoading({
+    stage: progress.load_stage,
+    done: progress.load_done,
+    total: progress.load_total,
+    unit: progress.load_unit,
+  });
+}
+
+/** @param {{stage?: string, done?: number, total?: number, unit?: string}} load */
+export function describeLoading({ stage, done, total, unit }) {
+  const known = stage && has(`load.${stage}`);
+  const details = [];
+  if (total) details.push(t("status.of", { done: amount(done, unit), total: amount(total, unit) }));
+  return { stage: known ? t(`load.${stage}`) : t("status.loading"), details, fraction: total ? done / total : null };
+}
+
+const amount = (count, unit) => (unit === "bytes" ? bytes(count) : number(count));
+
+function prefill({ tokens_done: done, tokens_total: total, layer, layers }) {
+  const details = [];
+  if (total) details.push(t("status.prompt_tokens", { done: number(done ?? 0), total: number(total) }));
+  if (layers) details.push(t("status.layer", { layer, layers }));
+  const within = layers ? layer / layers : null;
+  return { stage: t("status.prefill"), details, fraction: done && total ? done / total : within };
+}
+
+function decode({ tokens_done: done, layer, layers, elapsed_s: elapsed }) {
+  const details = [];
+  if (done !== undefined) details.push(t("status.token", { token: number(done + 1) }));
+  const slow = elapsed / Math.max(1, done ?? 0) > SLOW_TOKEN;
+  if (layers && slow) details.push(t("status.layer", { layer, layers }));
+  return { stage: t("status.decode"), details, fraction: layers && slow ? layer / layers : null };
+}
+
+function work({ expert_hits: hits, expert_reads: reads, bytes_read: read }) {
+  const details = [];
+  if (hits + reads > 0) details.push(t("status.from_memory", { percent: percent(hits, reads) }));
+  if (read) details.push(t("status.read", { amount: bytes(read) }));
+  return details;
+}
+
+const percent = (hits, reads) => number((100 * hits) / (hits + reads));
+
+/** One line about a reply that has ended: TTFT, speed, where its experts came from. Empty when nothing was measured. */
+export function describeTimings(timings) {
+  if (!timings) return [];
+  const parts = [];
+  if (timings.ttft_s !== undefined) parts.push(t("timing.ttft", { time: duration(timings.ttft_s) }));
+  if (timings.tpot_s > 0) {
+    if (timings.tpot_s > 1) parts.push(t("timing.tpot", { time: duration(timings.tpot_s) }));
+    parts.push(t("timing.speed", { speed: number(1 / timings.tpot_s, timings.tpot_s > 0.1 ? 2 : 0) }));
+  }
+  return [...parts, ...work(timings)];
+}
+
+/** Why a reply ended early, in words; null when it simply came to its end. */
+export function describeOutcome({ state, reason, detail }) {
+  if (state === "complete") return reason && reason !== "stop" && has(`outcome.${reason}`) ? t(`outcome.${reason}`) : null;
+  if (state === "failed") return detail || t("outcome.failed");
+  if (state === "interrupted") return reason && has(`outcome.${reason}`) ? t(`outcome.${reason}`) : t("outcome.interrupted");
+  return state === "cancelled" ? t("outcome.stopped_by_person") : null;
+}

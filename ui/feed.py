@@ -1,0 +1,124 @@
+"""What one browser tab is told, and when: one subscription to the gateway, pushed at most ten times a second.
+
+Only the conversation on screen is streamed to the tab. Of every other one it hears the row of the sidebar alone.
+"""
+
+import asyncio
+import time
+from typing import Any
+
+from backend.chunks import Chunk
+from backend.errors import NotFound
+from backend.gateway import Gateway
+from backend.notices import Notice
+from ui.deltas import Deltas
+from ui.sidebar import Sidebar
+from ui.transcript import Transcript
+
+PUSH_INTERVAL_S = 0.1  # 4,000 tokens cost 2 s of server CPU at ten pushes a second, 90 s at one per token (DESIGN §4)
+
+
+class Feed:
+    """Lives as long as the NiceGUI client; `listen` and `rest` follow its connection."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self.transcript = Transcript(self.open, self.read)
+        self.sidebar = Sidebar()
+        self._on_screen: str | None = None
+        self._generation = 0
+        self._unsubscribe = lambda: None
+        self._timer: asyncio.TimerHandle | None = None
+        self._last_push = float("-inf")
+        self._forget_pending()
+
+    def _forget_pending(self) -> None:
+        self._deltas = Deltas()
+        self._rows: dict[str, dict[str, Any] | None] = {}  # None: deleted
+        self._messages: dict[str, dict[str, Any]] = {}
+        self._model: dict[str, Any] | None = None
+
+    # --- the tab's connection --------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """The tab is connected (again): tell it everything, then every change. No await, so nothing falls between."""
+        self.rest()
+        self._unsubscribe = self._gateway.subscribe(self._receive)
+        self.sidebar.rows(self._gateway.conversations())
+        self.transcript.model(self._gateway.model_status())
+        if self._on_screen is not None:
+            self._show()
+
+    def rest(self) -> None:
+        """The tab is not there: hear nothing, keep nothing. Replies go on without it."""
+        self._unsubscribe()
+        self._unsubscribe = lambda: None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._forget_pending()
+
+    # --- what the person looks at ----------------------------------------------------------------
+
+    def open(self, conversation_id: str | None, generation: int) -> None:
+        """Stream this conversation from now on, beginning with all of it."""
+        self._on_screen, self._generation = conversation_id, generation
+        self._deltas.drain()
+        self._messages.clear()
+        if conversation_id is not None:
+            self._show()
+
+    def _show(self) -> None:
+        assert self._on_screen is not None
+        try:
+            snapshot = self._gateway.conversation(self._on_screen)
+        except NotFound:
+            self.transcript.missing(self._on_screen, self._generation)
+            return
+        self.transcript.show({**snapshot, "now": time.time()}, self._generation)
+        self._gateway.mark_read(self._on_screen)
+
+    def read(self, conversation_id: str) -> None:
+        """The person has seen what arrived."""
+        try:
+            self._gateway.mark_read(conversation_id)
+        except NotFound:
+            return  # deleted meanwhile, and the page hears so by itself
+
+    # --- what the gateway says -------------------------------------------------------------------
+
+    def _receive(self, item: Chunk | Notice) -> None:
+        match item:
+            case Chunk() if item.conversation_id == self._on_screen:
+                self._deltas.add(item)
+            case Notice(kind="message", conversation_id=id, data=message) if id == self._on_screen:
+                self._messages[message["id"]] = message
+            case Notice(kind="conversation", data=row):
+                self._rows[row["id"]] = row
+            case Notice(kind="deleted", data=gone):
+                self._rows[gone["id"]] = None
+            case Notice(kind="model", data=status):
+                self._model = status
+            case _:
+                return
+        if self._timer is None:
+            wait = self._last_push + PUSH_INTERVAL_S - time.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._push)
+
+    def _push(self) -> None:
+        """Messages go before deltas: a delta belongs to a message that the page knows."""
+        self._timer = None
+        self._last_push = time.monotonic()
+        deltas, rows, messages, model = self._deltas.drain(), self._rows, self._messages, self._model
+        self._forget_pending()
+        if messages and self._on_screen is not None:
+            self.transcript.merge(self._on_screen, list(messages.values()), time.time())
+        if deltas:
+            self.transcript.deltas(deltas)
+        for conversation_id, row in rows.items():
+            if row is None:
+                self.sidebar.gone(conversation_id)
+            else:
+                self.sidebar.row(row)
+        if model is not None:
+            self.transcript.model(model)

@@ -1,0 +1,90 @@
+"""The page: a shell with three components in it, the same one for a new chat (`/`) and for a conversation (`/c/{id}`).
+
+It holds no truth. Everything a tab hears goes through its Feed, everything it asks for through the HTTP API.
+"""
+
+import json
+
+from fastapi import FastAPI
+from nicegui import Client, app, ui
+from nicegui.dependencies import register_importmap_override
+
+from backend.gateway import Gateway
+from ui.assets import static_folder, static_url
+from ui.composer import Composer
+from ui.feed import Feed
+from ui.words import all_words
+
+RECONNECT_TIMEOUT_S = 60  # a network cut of half a minute ends in the same page, not in a reload
+MESSAGE_LIMIT = 200_000  # characters; more than any context here holds, and far below what a POST can carry
+
+_STYLES = ("pagoda", "sidebar", "transcript", "prose", "composer")
+
+# Everything the page may load comes from Pagoda itself, whatever a model writes. NiceGUI evaluates script of its own.
+_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; font-src 'self' data:; connect-src 'self'; object-src 'none'; frame-src 'none'; "
+    "base-uri 'none'; form-action 'self'"
+)
+
+# Before the first paint, so that a dark page never flashes white. static/theme.js takes over from here.
+_FIRST_PAINT = """{
+  const choice = localStorage.getItem("pagoda.theme") ?? "system";
+  const dark = choice === "dark" || (choice === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+}"""
+
+
+def install(fastapi_app: FastAPI, gateway: Gateway) -> None:
+    """Add the page to the app. Call it after all routes of the API: NiceGUI answers for every path that is left."""
+    app.add_static_files(static_url(), static_folder())
+    register_importmap_override("pagoda/", f"{static_url()}/")
+
+    def build(client: Client) -> None:
+        ui.add_head_html(_head())
+        feed = Feed(gateway)
+        Composer(MESSAGE_LIMIT)
+
+        def disconnected() -> None:
+            # After a network cut the old socket is found dead only when the new one serves the tab already.
+            if not client.has_socket_connection:
+                feed.rest()
+
+        client.on_connect(feed.listen)
+        client.on_disconnect(disconnected)
+        client.on_delete(feed.rest)
+
+    @ui.page("/")
+    def new_chat(client: Client) -> None:
+        build(client)
+
+    @ui.page("/c/{conversation_id}")
+    def conversation(client: Client, conversation_id: str) -> None:
+        build(client)
+
+    ui.run_with(
+        fastapi_app,
+        title="Pagoda",
+        favicon=static_folder() / "pagoda.svg",
+        viewport="width=device-width, initial-scale=1, viewport-fit=cover, interactive-widget=resizes-content",
+        reconnect_timeout=RECONNECT_TIMEOUT_S,
+        tailwind=False,
+        show_welcome_message=False,
+    )
+
+
+def _head() -> str:
+    words = json.dumps(all_words(), ensure_ascii=False).replace("<", "\\u003c")
+    styles = "".join(f'<link rel="stylesheet" href="{static_url()}/{name}.css">' for name in _STYLES)
+    modules = "".join(f'<link rel="modulepreload" href="{static_url()}/{name}">' for name in _modules())
+    return (
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f"<script>{_FIRST_PAINT}</script>{styles}{modules}"
+        f'<script type="application/json" id="pagoda-words">{words}</script>'
+    )
+
+
+def _modules() -> list[str]:
+    """The modules behind the components. Asked for at once, they do not wait for each other's imports."""
+    components = {"transcript.js", "composer.js", "sidebar.js"}  # these have addresses of NiceGUI's own
+    return sorted(path.name for path in static_folder().glob("*.js") if path.name not in components)
