@@ -168,7 +168,7 @@ def _write_embedding(source: GGUFFile, out: SafetensorsWriter) -> None:
         for at in range(0, VOCAB, EMBEDDING_CHUNK_ROWS)
     ]
     for part, pieces in zip(AFFINE_PARTS, zip(*chunks, strict=True), strict=True):
-        out.write(f"model.word_embeddings.{part}", *pieces)
+        out.write(f"model.word_embeddings.{part}", pieces)
 
 
 def _write_layer(source: GGUFFile, out: SafetensorsWriter, layer: int, order: np.ndarray, router: np.ndarray) -> None:

@@ -5,6 +5,7 @@ The format wants its header first: room for it is reserved, and it is filled in,
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,20 +36,18 @@ class SafetensorsWriter:
         """Whether the header can surely take another hundred tensors."""
         return len(self._entries) + 100 < HEADER_ROOM // 200
 
-    def write(self, name: str, *pieces: np.ndarray, dtype: str | None = None) -> None:
-        """Write a tensor whose pieces are stacked along the first axis. `dtype` names a type NumPy lacks (BF16)."""
+    def write(self, name: str, pieces: np.ndarray | Iterable[np.ndarray], dtype: str | None = None) -> None:
+        """Write a tensor; pieces are stacked along the first axis. `dtype` names a type NumPy lacks (BF16)."""
         if name in self._entries:
             raise ValueError(f"{name} is written twice")
-        start = self._at
-        for piece in pieces:
+        start, rows, row_shape, kind = self._at, 0, (), ""
+        for piece in [pieces] if isinstance(pieces, np.ndarray) else pieces:
             data = np.ascontiguousarray(piece)
             self._file.write(data.reshape(-1).view(np.uint8).data)
             self._at += data.nbytes
-        self._entries[name] = {
-            "dtype": dtype or _DTYPES[pieces[0].dtype.name],
-            "shape": [sum(len(piece) for piece in pieces), *pieces[0].shape[1:]],
-            "data_offsets": [start, self._at],
-        }
+            rows, row_shape, kind = rows + len(data), data.shape[1:], data.dtype.name
+        offsets = [start, self._at]
+        self._entries[name] = {"dtype": dtype or _DTYPES[kind], "shape": [rows, *row_shape], "data_offsets": offsets}
 
     def __enter__(self) -> Self:
         return self
