@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -235,6 +236,7 @@ def _install(
 ) -> None:
     """Make the slots and put each module of experts back, behind them."""
     total = sum(e.nbytes for e in found)
+    cpu = _cpu_kernels()
     modules = []
     for group in _groups(found):
         share = slot_bytes * sum(e.nbytes for e in group) // total
@@ -245,10 +247,23 @@ def _install(
         weights = [(piece.name, array) for piece, array in zip(store.pieces, store.arrays, strict=True)]
         for index, experts in enumerate(group):
             experts.module.update(tree_unflatten(weights))
-            modules.append(
-                (experts.path, PagedExperts(experts.module, experts.layer, index, experts.count, store, watch))
-            )
+            kernel = cpu.experts_of(experts.module) if cpu else None
+            paged = PagedExperts(experts.module, experts.layer, index, experts.count, store, watch, kernel)
+            modules.append((experts.path, paged))
     model.update_modules(tree_unflatten(modules))
+    if cpu:
+        cpu.replace_linears(model)
+
+
+def _cpu_kernels() -> ModuleType | None:
+    """The kernels for a machine without a GPU, where Numba is there to compile them."""
+    if mx.default_device() != mx.cpu:
+        return None
+    try:
+        from engine.kernels import cpu
+    except ImportError:
+        return None
+    return cpu
 
 
 def _read_trunk(trunk: list[mx.array], nbytes: int, report: OnProgress) -> None:

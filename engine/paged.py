@@ -13,14 +13,27 @@ import numpy as np
 from engine.slots import SlotStore
 from engine.watch import Watch
 
-Compute = Callable[[mx.array, mx.array], mx.array]
+Kernel = Callable[[mx.array, np.ndarray], mx.array]
+"""x [..., D] and slot numbers [..., k] to [..., k, D]."""
 
 
 class PagedExperts(nn.Module):
     """Experts of one layer behind a shared SlotStore. Called like SwitchGLU: x [..., D], indices [..., k]."""
 
-    def __init__(self, experts: nn.Module, layer: int, place: int, count: int, store: SlotStore, watch: Watch):
-        """`layer` is the model's layer, for people; `place` the store's number of this module."""
+    def __init__(
+        self,
+        experts: nn.Module,
+        layer: int,
+        place: int,
+        count: int,
+        store: SlotStore,
+        watch: Watch,
+        kernel: Kernel | None = None,
+    ):
+        """`layer` is the model's layer, for people; `place` the store's number of this module.
+
+        `kernel` computes instead of `experts`, where this machine has a faster one for their format.
+        """
         super().__init__()
         self.experts = experts
         self.layer = layer
@@ -28,6 +41,7 @@ class PagedExperts(nn.Module):
         self.count = count
         self._store = store
         self._watch = watch
+        self._kernel = kernel or (lambda x, slots: experts(x, mx.array(slots)))
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
         """What `experts(x, indices)` gives with all of them in memory: [..., k, D]."""
@@ -42,7 +56,7 @@ class PagedExperts(nn.Module):
     def _compute(self, x: mx.array, wanted: np.ndarray, experts: np.ndarray) -> mx.array:
         table = np.zeros(self.count, np.uint32)
         table[experts] = self._store.bring(self.place, experts.tolist(), self._watch.check)
-        out = self.experts(x, mx.array(table[wanted]))
+        out = self._kernel(x, table[wanted])
         # A slot may be overwritten by the next layer's misses, so nothing may still have to read it.
         mx.eval(out)
         return out

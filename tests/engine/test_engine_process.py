@@ -1,0 +1,165 @@
+"""The engine as the gateway meets it: a real child process on a real (small) model."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from mlx_lm import load as load_stock
+from mlx_lm.generate import generate_step
+
+from engine.client import EngineClient, EngineStatus
+from engine.errors import EngineDied, ModelNotLoaded
+from engine.events import Finished, Generate, Progress, RunFailed, Sampling, Token
+
+ASK = ({"role": "user", "content": "Count for me, please."},)
+GREEDY = Sampling(temperature=0.0, max_tokens=24)
+
+
+@pytest.fixture
+async def engine(tiny_model: Path, tmp_path: Path):
+    client = EngineClient(str(tiny_model), tmp_path)
+    await client.start()
+    yield client
+    await client.close()
+
+
+async def reply(client: EngineClient, run_id: str, sampling: Sampling = GREEDY, **more) -> list:
+    return [event async for event in client.generate(Generate(run_id, ASK, sampling, **more))]
+
+
+def tokens_of(events: list) -> list[int]:
+    return [event.token for event in events if isinstance(event, Token)]
+
+
+def text_of(events: list) -> str:
+    return "".join(event.text for event in events if isinstance(event, Token | Finished))
+
+
+def stock_tokens(path: Path, count: int) -> list[int]:
+    import mlx.core as mx
+
+    model, tokenizer = load_stock(str(path))
+    model.set_dtype(mx.float32)
+    prompt = tokenizer.apply_chat_template([dict(m) for m in ASK], add_generation_prompt=True)
+    steps = generate_step(mx.array(prompt), model, max_tokens=count)
+    return [token for token, _ in steps]
+
+
+async def test_a_reply_is_what_stock_mlx_lm_generates(engine, tiny_model):
+    events = await reply(engine, "r")
+    got = tokens_of(events)
+    assert got == stock_tokens(tiny_model, len(got))
+    last = events[-1]
+    assert isinstance(last, Finished)
+    assert last.completion_tokens >= len(got) > 0
+    assert last.expert_hits + last.expert_reads > 0
+    assert last.ttft_s > 0
+
+
+async def test_progress_is_reported_before_the_first_token(engine):
+    events = await reply(engine, "r")
+    first = next(event for event in events if isinstance(event, Token | Progress))
+    assert isinstance(first, Progress)
+    assert first.stage == "prefill"
+    assert first.layers == 3
+
+
+async def test_a_reply_that_was_cut_off_goes_on_as_it_would_have(engine):
+    """Greedy with a repetition penalty and seeded sampling: both depend on all that came before."""
+    for sampling in (
+        Sampling(temperature=0.0, repetition_penalty=1.3, max_tokens=20),
+        Sampling(temperature=0.9, top_p=0.95, seed=7, max_tokens=20),
+    ):
+        whole = await reply(engine, "whole", sampling)
+        half = tokens_of(whole)[:9]
+        rest = await reply(
+            engine, "rest", sampling, prefix_tokens=tuple(half), prefix_text=text_of_tokens(whole, len(half))
+        )
+        assert half + tokens_of(rest)[: 20 - 9] == tokens_of(whole)
+        assert text_of(whole).startswith(text_of_tokens(whole, len(half)))
+        assert (text_of_tokens(whole, len(half)) + text_of(rest)).startswith(text_of(whole))
+
+
+def text_of_tokens(events: list, count: int) -> str:
+    return "".join([event.text for event in events if isinstance(event, Token)][:count])
+
+
+async def test_stop_takes_effect_and_keeps_what_came(engine):
+    events = []
+    async for event in engine.generate(Generate("r", ASK, Sampling(temperature=0.0, max_tokens=5000))):
+        events.append(event)
+        if len(tokens_of(events)) == 3:
+            engine.abort("r")
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason == "aborted"
+    assert 3 <= len(tokens_of(events)) < 5000
+
+
+async def test_a_stop_string_ends_the_reply_and_is_not_shown(engine):
+    whole = text_of(await reply(engine, "whole"))
+    stop = whole[5:9]
+    events = await reply(engine, "r", Sampling(temperature=0.0, max_tokens=24, stop=(stop,)))
+    assert text_of(events) == whole[: whole.index(stop)]
+    assert events[-1].reason == "stop"
+
+
+async def test_a_prompt_the_model_cannot_take_fails_with_words(engine):
+    long = ({"role": "user", "content": "word " * 40_000},)
+    events = [event async for event in engine.generate(Generate("r", long, GREEDY))]
+    assert isinstance(events[-1], RunFailed)
+    assert "tokens" in events[-1].message
+
+
+async def test_a_killed_engine_ends_the_run_and_comes_back(engine):
+    with pytest.raises(EngineDied, match="killed"):
+        async for event in engine.generate(Generate("r", ASK, Sampling(temperature=0.0, max_tokens=5000))):
+            if isinstance(event, Token):
+                os.kill(engine.pid, signal.SIGKILL)
+    again = await reply(engine, "again")
+    assert isinstance(again[-1], Finished)
+
+
+async def test_a_model_that_is_not_there_fails_and_can_be_retried(tiny_model, tmp_path):
+    place = tmp_path / "model"
+    client = EngineClient(str(place), tmp_path / "data")
+    await client.start()
+    try:
+        with pytest.raises(ModelNotLoaded, match="no model folder"):
+            await client.wait_ready()
+        place.symlink_to(tiny_model)
+        client.retry()
+        assert (await client.wait_ready()).layers == 3
+    finally:
+        await client.close()
+
+
+async def test_an_engine_that_always_dies_while_loading_is_given_up(tiny_model, tmp_path, monkeypatch):
+    client = EngineClient(str(tiny_model), tmp_path)
+    seen: list[EngineStatus] = []
+    client.watch(seen.append)
+    spawn = client._spawn
+
+    async def spawn_and_kill():
+        reader = await spawn()
+        os.kill(client.pid, signal.SIGKILL)
+        return reader
+
+    monkeypatch.setattr(client, "_spawn", spawn_and_kill)
+    await client.start()
+    try:
+        with pytest.raises(ModelNotLoaded, match="memory"):
+            await client.wait_ready()
+    finally:
+        await client.close()
+
+
+async def test_the_child_ends_with_its_parent(tiny_model, tmp_path):
+    client = EngineClient(str(tiny_model), tmp_path)
+    await client.start()
+    await client.wait_ready()
+    child = client._child
+    child.stdin.close()
+    assert await asyncio.wait_for(child.wait(), 20) is not None
+    await client.close()
