@@ -9,7 +9,6 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from backend import prompt
@@ -20,7 +19,7 @@ from backend.journal import Journal
 from backend.lookup import Lookup
 from backend.notices import Notice
 from backend.queue import Queue
-from backend.rows import Attempt, Conversation, Message, message_dict
+from backend.rows import Attempt, Conversation, Message, Sent, message_dict
 from backend.runs import Run
 from backend.sampling import clean, to_engine
 from backend.sources import Source
@@ -29,15 +28,6 @@ from backend.wording import NEW_TITLE, sound, title_of
 from engine.events import Generate
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Sent:
-    """The ids of a turn: the user message, the assistant message and its first attempt."""
-
-    user_message_id: str
-    message_id: str
-    attempt_id: str
 
 
 class Gateway:
@@ -68,7 +58,8 @@ class Gateway:
             )
 
     async def close(self) -> None:
-        """Mark what runs as interrupted, at once, and let go of everything."""
+        """Mark what runs as interrupted, at once, and accept nothing new. Reading still works: the journal stays open
+        for whoever opened it to close. Harmless when repeated."""
         if self._closing:
             return
         self._closing = True
@@ -80,7 +71,7 @@ class Gateway:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1)
-        self._journal.close()
+        self._broadcast.publish(Notice("closing", None, {}))
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -278,6 +269,13 @@ class Gateway:
             self._journal.select_attempt(message_id, attempt_id)
             self._publish_message(self._find.reply(message_id))
 
+    def answer(self, model: str | None, request: Generate, deliver: Callable[[Payload], bool]) -> Run:
+        """A reply that belongs to an API request, not to a conversation: same queue, same source, no journal."""
+        self._accepting()
+        run = Run(self.source(model), self.queue, request.run_id, lambda: request, deliver)
+        self._follow(request.run_id, run)
+        return run
+
     # --- listening -------------------------------------------------------------------------------
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
@@ -307,13 +305,17 @@ class Gateway:
             request=lambda: self._request(attempt, seed),
             deliver=lambda payload: self._deliver(cursor, payload),
         )
-        self._runs[attempt.id] = run
+        self._follow(attempt.id, run)
+
+    def _follow(self, id: str, run: Run) -> None:
+        """Start a run and hold on to its task until it ends."""
+        self._runs[id] = run
         task = run.start()
         self._tasks.add(task)
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            self._runs.pop(attempt.id, None)
+            self._runs.pop(id, None)
 
         task.add_done_callback(ended)
 

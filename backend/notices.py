@@ -12,8 +12,9 @@ class Notice:
     deleted       {"id"}: the conversation is gone
     message       a message in the shape of `Gateway.conversation` (new, a new attempt, another version selected)
     model         what `Gateway.model_status` says now
+    closing       Pagoda is shutting down: nothing follows
     """
 
-    kind: Literal["conversation", "deleted", "message", "model"]
+    kind: Literal["conversation", "deleted", "message", "model", "closing"]
     conversation_id: str | None
     data: dict[str, Any]

@@ -96,6 +96,15 @@ class Summary:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Sent:
+    """The ids of a turn: the user message, the assistant message and its first attempt."""
+
+    user_message_id: str
+    message_id: str
+    attempt_id: str
+
+
 def message_dict(message: Message, attempts: Sequence[Attempt]) -> dict[str, Any]:
     """One message with its attempts, oldest first."""
     selected = next((a for a in attempts if a.id == message.selected_attempt), None)

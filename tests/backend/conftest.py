@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from backend.chunks import Chunk, Payload, StateChange, Text
-from backend.gateway import Gateway, Sent
+from backend.gateway import Gateway
 from backend.journal import Journal
 from backend.notices import Notice
+from backend.rows import Sent
 from tests.backend.scripted import Call, ScriptedSource
 
 
@@ -26,6 +27,10 @@ class House:
         self.heard: list[Chunk | Notice] = []
         self.gateway.subscribe(self.heard.append)
         self.gateway.start()
+
+    async def close(self) -> None:
+        await self.gateway.close()
+        self.journal.close()
 
     def conversation(self, **options) -> str:
         return self.gateway.create_conversation(**options)["id"]
@@ -66,4 +71,4 @@ class House:
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     house = House(tmp_path / "data")
     yield house
-    await house.gateway.close()
+    await house.close()

@@ -290,7 +290,7 @@ async def test_after_an_orderly_end_running_replies_are_interrupted_and_stay_so(
     sent, call = await house.send(conversation, "Hello")
     await call.write("Hi you")
     waiting = house.gateway.send(conversation, "r2", "More")
-    await house.gateway.close()
+    await house.close()
     assert house.states_of(sent.attempt_id)[-1] == "interrupted"
     house.open()
     assert house.attempt(sent.attempt_id)["text"] == "Hi you"

@@ -1,0 +1,74 @@
+"""Puts the parts together: journal, engine, gateway, routes, guard. Nothing starts before the server does."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from backend import http_api
+from backend.bodies import Bodies
+from backend.config import Settings
+from backend.gateway import Gateway
+from backend.guard import Guard
+from backend.journal import Journal
+from backend.sources import Source
+from engine.client import EngineClient
+
+InstallPage = Callable[[FastAPI, Gateway], None]
+
+
+class Pagoda:
+    """One running Pagoda on one data folder.
+
+    `asgi` is what a server serves: guard and body limits around the app with its routes and, through `install_page`,
+    the page. Opening it takes hold of the data folder; `end_replies` may come before the server's own end, so that
+    open streams see it coming.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        sources: Sequence[Source],
+        engine: EngineClient | None = None,
+        host: str = "127.0.0.1",
+        token: str | None = None,
+        install_page: InstallPage | None = None,
+    ) -> None:
+        self.engine = engine
+        self.journal = Journal(data_dir)
+        self.gateway = Gateway(self.journal, sources)
+        self.app = FastAPI(title="Pagoda", docs_url=None, redoc_url=None, openapi_url=None, lifespan=self._lifespan)
+        http_api.install_errors(self.app)
+        self.app.include_router(http_api.routes(self.gateway))
+        self.app.include_router(http_api.unknown_paths())
+        if install_page is not None:
+            install_page(self.app, self.gateway)
+        self.asgi: ASGIApp = Guard(Bodies(self.app), host, token)
+
+    async def end_replies(self) -> None:
+        """Mark what runs as interrupted and accept nothing new."""
+        await self.gateway.close()
+
+    @asynccontextmanager
+    async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        self.gateway.start()
+        if self.engine is not None:
+            await self.engine.start()
+        try:
+            yield
+        finally:
+            await self.end_replies()
+            if self.engine is not None:
+                await self.engine.close()
+            self.journal.close()
+
+
+def build(settings: Settings, token: str | None = None, install_page: InstallPage | None = None) -> Pagoda:
+    """Pagoda as these settings say, with the engine as its source of replies."""
+    from backend.engine_source import EngineSource
+
+    engine = EngineClient(settings.model, settings.data_dir, settings.memory_bytes)
+    source = EngineSource(settings.model, engine)
+    return Pagoda(settings.data_dir, [source], engine, settings.host, token, install_page)

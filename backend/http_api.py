@@ -1,0 +1,187 @@
+"""Pagoda's own HTTP API: the gateway's methods as JSON, and the chunks of a conversation as server-sent events."""
+
+import logging
+from typing import Annotated, Any
+
+from fastapi import APIRouter, FastAPI, Header, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from backend.errors import GatewayError, Invalid, NotFound
+from backend.event_stream import respond
+from backend.gateway import Gateway
+from backend.live import attempt_events, conversation_events
+from backend.refusals import error_body
+
+log = logging.getLogger(__name__)
+
+RequestId = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Body(BaseModel):
+    """A field that we do not know is a mistake worth telling."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class NewConversation(Body):
+    model: str | None = None
+    system: str | None = None
+    sampling: dict[str, Any] | None = None
+    request_id: RequestId | None = None
+
+
+class ConversationChange(Body):
+    title: str | None = None
+    model: str | None = None
+    system: str | None = None
+    sampling: dict[str, Any] | None = None
+
+
+class NewMessage(Body):
+    request_id: RequestId
+    text: str
+
+
+class NewVersion(Body):
+    request_id: RequestId | None = None
+
+
+class Selection(Body):
+    selected_attempt: str
+
+
+class Nothing(Body):
+    pass
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """All routes under /api, and /healthz."""
+    api = APIRouter()
+
+    @api.get("/healthz")
+    async def healthz() -> dict[str, Any]:
+        status = gateway.model_status()
+        return {"status": "ok", "model": {key: status[key] for key in ("name", "state", "detail")}}
+
+    @api.get("/api/conversations")
+    async def conversations() -> list[dict[str, Any]]:
+        return gateway.conversations()
+
+    @api.post("/api/conversations")
+    async def create(body: NewConversation | None = None) -> dict[str, Any]:
+        return gateway.create_conversation(**(body or NewConversation()).model_dump())
+
+    @api.get("/api/conversations/{id}")
+    async def conversation(id: str) -> dict[str, Any]:
+        return gateway.conversation(id)
+
+    @api.patch("/api/conversations/{id}")
+    async def change(id: str, body: ConversationChange) -> dict[str, Any]:
+        return gateway.update_conversation(id, **body.model_dump(exclude_unset=True))
+
+    @api.delete("/api/conversations/{id}")
+    async def delete(id: str) -> dict[str, Any]:
+        gateway.delete_conversation(id)
+        return {"id": id, "deleted": True}
+
+    @api.post("/api/conversations/{id}/read")
+    async def read(id: str, body: Nothing | None = None) -> dict[str, Any]:
+        gateway.mark_read(id)
+        return {"id": id, "unread": False}
+
+    @api.post("/api/conversations/{id}/messages")
+    async def send(id: str, body: NewMessage) -> dict[str, Any]:
+        sent = gateway.send(id, body.request_id, body.text)
+        return {
+            "conversation_id": id,
+            "user_message_id": sent.user_message_id,
+            "message_id": sent.message_id,
+            "attempt_id": sent.attempt_id,
+        }
+
+    @api.post("/api/messages/{id}/regenerate")
+    async def regenerate(id: str, body: NewVersion | None = None) -> dict[str, Any]:
+        return {"message_id": id, "attempt_id": gateway.regenerate(id, body.request_id if body else None)}
+
+    @api.post("/api/messages/{id}/continue")
+    async def continue_(id: str, body: NewVersion | None = None) -> dict[str, Any]:
+        return {"message_id": id, "attempt_id": gateway.continue_(id, body.request_id if body else None)}
+
+    @api.patch("/api/messages/{id}")
+    async def select(id: str, body: Selection) -> dict[str, Any]:
+        gateway.select_attempt(id, body.selected_attempt)
+        return {"message_id": id, "selected_attempt": body.selected_attempt}
+
+    @api.post("/api/attempts/{id}/stop")
+    async def stop(id: str, body: Nothing | None = None) -> dict[str, Any]:
+        gateway.stop(id)
+        return {"attempt_id": id}
+
+    @api.get("/api/model")
+    async def model() -> dict[str, Any]:
+        return gateway.model_status()
+
+    @api.post("/api/model/retry")
+    async def retry(body: Nothing | None = None) -> dict[str, Any]:
+        gateway.retry_model()
+        return gateway.model_status()
+
+    @api.get("/api/conversations/{id}/chunks")
+    async def chunks(
+        id: str,
+        after: Annotated[int | None, Query(ge=-1)] = None,
+        attempt: str | None = None,
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> StreamingResponse:
+        gateway.conversation(id)  # 404 before the stream begins
+        if attempt is None:
+            if after is not None:
+                raise Invalid("`after` counts the chunks of one attempt: name it with `attempt`.")
+            return respond(conversation_events(gateway, id))
+        if gateway.attempt(attempt).conversation_id != id:
+            raise NotFound("This attempt belongs to another conversation.")
+        return respond(
+            attempt_events(gateway, attempt, _resume(last_event_id, attempt, -1 if after is None else after))
+        )
+
+    return api
+
+
+def _resume(last_event_id: str | None, attempt: str, after: int) -> int:
+    """Where an EventSource that reconnects by itself goes on: after the last id it saw, if it is of this attempt."""
+    seen, _, seq = (last_event_id or "").rpartition(":")
+    return max(after, int(seq)) if seen == attempt and seq.isascii() and seq.isdigit() else after
+
+
+def unknown_paths() -> APIRouter:
+    """What no other route under /api and /v1 took is a JSON 404, never the page. Include it after all of them."""
+    api = APIRouter()
+
+    @api.api_route("/api/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)
+    @api.api_route("/v1/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)
+    async def unknown(rest: str, request: Request) -> None:
+        raise NotFound(f"There is no {request.method} {request.url.path} here.")
+
+    return api
+
+
+def install_errors(app: FastAPI) -> None:
+    """Every error as JSON with words; a traceback goes to the log only."""
+
+    @app.exception_handler(GatewayError)
+    async def of_the_gateway(request: Request, error: GatewayError) -> JSONResponse:
+        return JSONResponse(error_body(request.url.path, error.kind, error.message), error.status)
+
+    @app.exception_handler(RequestValidationError)
+    async def of_the_body(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body")
+        words = f"{where}: {first['msg']}" if where else str(first["msg"])
+        return JSONResponse(error_body(request.url.path, "invalid_request", words, where or None), 400)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        words = f"Something unexpected went wrong in Pagoda ({type(error).__name__}). Its log says more. Try again."
+        return JSONResponse(error_body(request.url.path, "internal_error", words), 500)

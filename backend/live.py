@@ -1,0 +1,80 @@
+"""What a reader over HTTP sees of a conversation: everything so far, then everything that happens, without a gap."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from backend.chunks import Chunk, StateChange
+from backend.errors import NotFound
+from backend.event_stream import event
+from backend.gateway import Gateway
+from backend.notices import Notice
+
+# A page of the journal while replaying, and how far a reader of a whole conversation may fall behind.
+PAGE = 500
+BEHIND = 1000
+
+
+async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> AsyncGenerator[bytes, None]:
+    """The chunks of one attempt after `after`, until it ends.
+
+    The journal is the queue: news only wakes the reader, which then reads on from where it was. So nothing can be
+    missed or sent twice, and a slow reader costs no memory.
+    """
+    news = asyncio.Event()
+    unsubscribe = gateway.subscribe(lambda _: news.set())
+    try:
+        while True:
+            news.clear()
+            chunks = gateway.chunks(attempt_id, after, PAGE)
+            for chunk in chunks:
+                yield event(chunk.to_dict(), "chunk", f"{attempt_id}:{chunk.seq}")
+                after = chunk.seq
+            if chunks and isinstance(chunks[-1].data, StateChange) and chunks[-1].data.state.terminal:
+                return
+            if not chunks:
+                if gateway.attempt(attempt_id).state.terminal:
+                    return
+                await news.wait()
+    except NotFound:
+        yield event({"attempt_id": attempt_id}, "deleted")
+    finally:
+        unsubscribe()
+
+
+async def conversation_events(gateway: Gateway, conversation_id: str) -> AsyncGenerator[bytes, None]:
+    """A snapshot, then all chunks and messages of the conversation. A reader that falls behind gets a new snapshot."""
+    queue: asyncio.Queue[Chunk | Notice] = asyncio.Queue()
+    overrun = False
+
+    def receive(item: Chunk | Notice) -> None:
+        nonlocal overrun
+        if not isinstance(item, Notice) or item.kind in ("message", "conversation", "deleted"):
+            if item.conversation_id != conversation_id:
+                return
+        elif item.kind != "closing":
+            return
+        if queue.qsize() >= BEHIND and isinstance(item, Chunk):
+            overrun = True
+        else:
+            queue.put_nowait(item)
+
+    unsubscribe = gateway.subscribe(receive)
+    try:
+        yield event(gateway.conversation(conversation_id), "snapshot")
+        while True:
+            if overrun:
+                overrun = False
+                while not queue.empty():
+                    queue.get_nowait()
+                yield event(gateway.conversation(conversation_id), "snapshot")
+            item = await queue.get()
+            if isinstance(item, Chunk):
+                yield event(item.to_dict(), "chunk", f"{item.attempt_id}:{item.seq}")
+            elif item.kind != "closing":
+                yield event(item.data, item.kind)
+            if isinstance(item, Notice) and item.kind in ("deleted", "closing"):
+                return
+    except NotFound:
+        yield event({"id": conversation_id}, "deleted")
+    finally:
+        unsubscribe()

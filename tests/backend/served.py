@@ -1,0 +1,72 @@
+"""Pagoda on a real port with a scripted source, as HTTP clients see it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from backend.app import Pagoda
+from tests.backend.scripted import ScriptedSource
+
+
+class Served:
+    """`client` talks to it over HTTP; `gateway` and `source` are what stands behind."""
+
+    def __init__(self, pagoda: Pagoda, source: ScriptedSource, client: httpx.AsyncClient) -> None:
+        self.pagoda, self.source, self.client = pagoda, source, client
+        self.gateway = pagoda.gateway
+
+    async def conversation(self) -> str:
+        return (await self.client.post("/api/conversations", json={})).json()["id"]
+
+    async def send(self, conversation: str, text: str, request_id: str = "r1") -> dict:
+        answer = await self.client.post(
+            f"/api/conversations/{conversation}/messages", json={"request_id": request_id, "text": text}
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+
+@asynccontextmanager
+async def serve(folder: Path) -> AsyncIterator[Served]:
+    source = ScriptedSource()
+    pagoda = Pagoda(folder, [source])
+    started = asyncio.Event()
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets=None) -> None:
+            await super().startup(sockets)
+            started.set()
+
+    server = Server(
+        uvicorn.Config(pagoda.asgi, port=0, log_level="warning", lifespan="on", timeout_graceful_shutdown=1)
+    )
+    serving = asyncio.create_task(server.serve())
+    await asyncio.wait_for(started.wait(), 10)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+        yield Served(pagoda, source, client)
+    await pagoda.end_replies()
+    server.should_exit = True
+    await serving
+
+
+async def read_events(response: httpx.Response) -> AsyncIterator[tuple[str, object, str | None]]:
+    """(name, data, id) of each server-sent event; comments as ("comment", text, None)."""
+    name, data, id = "message", "", None
+    async for line in response.aiter_lines():
+        if line.startswith(":"):
+            yield "comment", line[1:].strip(), None
+        elif line == "":
+            if data:
+                yield name, json.loads(data) if data != "[DONE]" else data, id
+            name, data, id = "message", "", None
+        else:
+            field, _, value = line.partition(": ")
+            name = value if field == "event" else name
+            data = value if field == "data" else data
+            id = value if field == "id" else id
