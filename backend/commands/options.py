@@ -1,0 +1,43 @@
+"""Options that several commands share, and the words for a wrong one."""
+
+import argparse
+from pathlib import Path
+
+from backend.config import Settings, parse_memory
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """--model, --memory, --data: what is loaded, into how much memory, and where Pagoda keeps its things."""
+    default = Settings()
+    parser.add_argument(
+        "--model", default=default.model, metavar="PATH|HF_ID|default", help="the model; default needs no hub"
+    )
+    parser.add_argument(
+        "--memory",
+        type=memory,
+        default=None,
+        metavar="8GB|auto",
+        help="the most memory the model may use (default: auto)",
+    )
+    parser.add_argument(
+        "--data",
+        type=lambda text: Path(text).expanduser(),
+        default=default.data_dir,
+        metavar="DIR",
+        help=f"where conversations and models are kept (default: {default.data_dir})",
+    )
+
+
+def memory(text: str) -> int | None:
+    """For argparse: a size in bytes, None for auto."""
+    try:
+        return parse_memory(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def port(text: str) -> int:
+    """For argparse: a port number; 0 lets the system choose one."""
+    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port. Ports are numbers from 0 to 65535.")
+    return int(text)
