@@ -32,6 +32,7 @@ export const PgReply = {
           <span class="pg-stage">{{ status.stage }}</span>
           <span v-for="detail in status.details" class="pg-detail">{{ detail }}</span>
         </div>
+        <button v-if="attempt.progress?.stage === 'queued'" type="button" class="pg-button" @click="cancel">{{ t('action.withdraw') }}</button>
         <div class="pg-progress" :class="{idle: status.fraction === null}">
           <i :style="{transform: 'scaleX(' + (status.fraction ?? 0) + ')'}"></i>
         </div>
@@ -128,6 +129,9 @@ export const PgReply = {
     },
     goOn() {
       return this.ask(() => api.continueReply(this.message.id, newId()));
+    },
+    cancel() {
+      return this.ask(() => api.stop(this.attempt.id));
     },
     choose(position) {
       const attempt = this.message.attempts[position];

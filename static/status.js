@@ -63,7 +63,11 @@ function work({ expert_hits: hits, expert_reads: reads, bytes_read: read }) {
   return details;
 }
 
-const percent = (hits, reads) => number((100 * hits) / (hits + reads));
+// Nearly all is not all: 599 of 600 reads as 99.8 %, never as 100 %.
+function percent(hits, reads) {
+  const share = (100 * hits) / (hits + reads);
+  return number(Math.floor(share * 10) / 10, share > 99 ? 1 : 0);
+}
 
 /** One line about a reply that has ended: TTFT, speed, where its experts came from. Empty when nothing was measured. */
 export function describeTimings(timings) {
@@ -72,7 +76,8 @@ export function describeTimings(timings) {
   if (timings.ttft_s !== undefined) parts.push(t("timing.ttft", { time: duration(timings.ttft_s) }));
   if (timings.tpot_s > 0) {
     if (timings.tpot_s > 1) parts.push(t("timing.tpot", { time: duration(timings.tpot_s) }));
-    parts.push(t("timing.speed", { speed: number(1 / timings.tpot_s, timings.tpot_s > 0.1 ? 2 : 0) }));
+    const speed = 1 / timings.tpot_s;
+    parts.push(t("timing.speed", { speed: number(speed, speed < 1 ? 2 : speed < 20 ? 1 : 0) }));
   }
   return [...parts, ...work(timings)];
 }
