@@ -98,7 +98,7 @@ class Run:
             log.exception("a run ended in an unexpected way")
             self._end(State.FAILED, Reason.ERROR, f"Something unexpected went wrong in Pagoda: {error!r}. Try again.")
         finally:
-            self._throttle.flush()
+            self._throttle.close()
             if self._grace is not None:
                 self._grace.cancel()
             self._ticket.leave()

@@ -41,3 +41,8 @@ class Throttle:
             progress, self._pending = self._pending, None
             self._last_time = time.monotonic()
             self._emit(progress)
+
+    def close(self) -> None:
+        """What waits is not worth saying any more."""
+        self._pending = None
+        self.flush()

@@ -8,6 +8,8 @@ from backend.sources import ModelStatus, SourceEvent, SourceInterrupted
 from backend.states import Reason
 from engine.events import Finished, Generate, Loading, Progress, RunFailed, Token
 
+_BROKEN_OFF = EOFError()
+
 
 class Call:
     """One run the gateway asked for. What a test says here, the gateway hears; each method returns once it was taken,
@@ -56,10 +58,17 @@ class Call:
         await self.say(SourceInterrupted(Reason.ENGINE_DIED, "The engine was killed."))
         await self.over.wait()
 
+    async def break_off(self) -> None:
+        """The stream ends without a proper end."""
+        await self.say(_BROKEN_OFF)
+        await self.over.wait()
+
     async def events(self) -> AsyncGenerator[SourceEvent, None]:
         try:
             while True:
                 event = await self._events.get()
+                if event is _BROKEN_OFF:
+                    return
                 if isinstance(event, Exception):
                     raise event
                 yield event

@@ -1,0 +1,403 @@
+"""Random interleavings of everything that can happen to conversations, against a plain model of what must be on
+screen and on disk. Each token carries the id of its attempt, so text that strays is seen wherever it lands."""
+
+import asyncio
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from backend import runs
+from backend.chunks import Chunk, Text
+from backend.errors import Conflict
+from backend.gateway import Gateway
+from backend.journal import Journal
+from tests.backend.scripted import Call, ScriptedSource
+from tests.backend.simulated_page import SimulatedPage
+
+
+@dataclass
+class ModelAttempt:
+    id: str
+    text: str = ""
+    state: str = "sending"
+
+    @property
+    def alive(self) -> bool:
+        return self.state in ("sending", "streaming")
+
+
+@dataclass
+class ModelTurn:
+    question: str
+    request_id: str
+    message_id: str
+    attempts: list[ModelAttempt]
+    selected: ModelAttempt
+
+    @property
+    def current(self) -> ModelAttempt:
+        return self.attempts[-1]
+
+
+@dataclass
+class ModelConversation:
+    id: str
+    turns: list[ModelTurn] = field(default_factory=list)
+
+    def prompt_of(self, turn: ModelTurn) -> list[tuple[str, str]]:
+        prompt: list[tuple[str, str]] = []
+        for earlier in self.turns[: self.turns.index(turn) + 1]:
+            if prompt and prompt[-1][0] == "user":
+                prompt[-1] = ("user", f"{prompt[-1][1]}\n\n{earlier.question}")
+            else:
+                prompt.append(("user", earlier.question))
+            reply = earlier.selected
+            if earlier is not turn and reply.text and not reply.alive and reply.state != "failed":
+                prompt.append(("assistant", reply.text))
+        return prompt
+
+
+indices = st.integers(min_value=0, max_value=50)
+
+
+class Interleavings(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.folder = Path(tempfile.mkdtemp())
+        self.conversations: dict[str, ModelConversation] = {}
+        self.deleted: list[str] = []
+        self.pages = [SimulatedPage(), SimulatedPage()]
+        self.old_chunks: list[Chunk] = []
+        self.counter = 0
+        self._open()
+        self.new_conversation()
+
+    def _open(self) -> None:
+        self.source = ScriptedSource()
+        self.checked_calls = 0
+        self.journal = Journal(self.folder)
+        self.gateway = Gateway(self.journal, [self.source])
+        self._do(self.gateway.start)
+        for page in self.pages:
+            page.connect(self.gateway)
+        self.gateway.subscribe(lambda item: self.old_chunks.append(item) if isinstance(item, Chunk) else None)
+
+    def _do(self, action, *args):
+        """Call the gateway inside the event loop, then let everything that follows from it happen."""
+
+        async def run():
+            result = action(*args)
+            if asyncio.iscoroutine(result):
+                result = await result
+            return result
+
+        result = self.loop.run_until_complete(run())
+        self.loop.run_until_complete(self._quiet())
+        return result
+
+    async def _quiet(self) -> None:
+        """Until the gateway shows the states that the model demands, and a run has begun if one can."""
+        for _ in range(1000):
+            wanted = {a.id: a.state for _, _, a in self._attempts()}
+            shown = {
+                a["id"]: a["state"]
+                for id in self.conversations
+                for m in self.gateway.conversation(id)["messages"]
+                for a in m["attempts"]
+            }
+            waiting = any(attempt.alive for _, _, attempt in self._attempts())
+            runs_one = any(not call.over.is_set() for call in self.source.calls)
+            if all(shown.get(id, state) == state for id, state in wanted.items()) and (runs_one or not waiting):
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(f"wanted {wanted}, got {shown}; waiting {waiting}, runs {runs_one}")
+
+    def _attempts(self):
+        for conversation in self.conversations.values():
+            for turn in conversation.turns:
+                for attempt in turn.attempts:
+                    yield conversation, turn, attempt
+
+    def _attempt(self, id: str) -> ModelAttempt | None:
+        return next((a for _, _, a in self._attempts() if a.id == id), None)
+
+    def _conversation(self, index: int) -> ModelConversation:
+        return list(self.conversations.values())[index % len(self.conversations)]
+
+    def _turn(self, index: int) -> tuple[ModelConversation, ModelTurn]:
+        turns = [(c, t) for c in self.conversations.values() for t in c.turns]
+        return turns[index % len(turns)]
+
+    def _calls(self) -> list[Call]:
+        return [call for call in self.source.calls if not call.over.is_set()]
+
+    def _has_conversations(self) -> bool:
+        return bool(self.conversations)
+
+    def _has_turns(self) -> bool:
+        return any(c.turns for c in self.conversations.values())
+
+    def _has_calls(self) -> bool:
+        return bool(self._calls())
+
+    # --- what a person does ----------------------------------------------------------------------
+
+    @rule()
+    def new_conversation(self) -> None:
+        if len(self.conversations) < 4:
+            id = self._do(self.gateway.create_conversation)["id"]
+            self.conversations[id] = ModelConversation(id)
+
+    @precondition(_has_conversations)
+    @rule(index=indices)
+    def send(self, index: int) -> None:
+        conversation = self._conversation(index)
+        self.counter += 1
+        question, request_id = f"question {self.counter}", f"request {self.counter}"
+
+        def send():
+            sent = self.gateway.send(conversation.id, request_id, question)
+            attempt = ModelAttempt(sent.attempt_id)
+            conversation.turns.append(ModelTurn(question, request_id, sent.message_id, [attempt], attempt))
+
+        self._do(send)
+
+    @precondition(_has_turns)
+    @rule(index=indices)
+    def send_the_same_again(self, index: int) -> None:
+        conversation, turn = self._turn(index)
+        sent = self._do(self.gateway.send, conversation.id, turn.request_id, turn.question)
+        assert (sent.message_id, sent.attempt_id) == (turn.message_id, turn.attempts[0].id)
+
+    @precondition(_has_turns)
+    @rule(index=indices, which=indices)
+    def stop(self, index: int, which: int) -> None:
+        _, turn = self._turn(index)
+        attempt = turn.attempts[which % len(turn.attempts)]
+        if attempt.alive:
+            attempt.state = "cancelled"
+        self._do(self.gateway.stop, attempt.id)
+
+    @precondition(_has_turns)
+    @rule(index=indices)
+    def regenerate(self, index: int) -> None:
+        _, turn = self._turn(index)
+        self.counter += 1
+
+        def regenerate():
+            if turn.current.alive:
+                turn.current.state = "cancelled"
+            id = self.gateway.regenerate(turn.message_id, f"request {self.counter}")
+            turn.attempts.append(ModelAttempt(id))
+            turn.selected = turn.current
+
+        self._do(regenerate)
+
+    @precondition(_has_turns)
+    @rule(index=indices)
+    def continue_(self, index: int) -> None:
+        _, turn = self._turn(index)
+
+        def go_on():
+            if turn.current.alive:
+                with pytest.raises(Conflict):
+                    self.gateway.continue_(turn.message_id)
+                return
+            id = self.gateway.continue_(turn.message_id)
+            turn.attempts.append(ModelAttempt(id, turn.selected.text))
+            turn.selected = turn.current
+
+        self._do(go_on)
+
+    @precondition(_has_turns)
+    @rule(index=indices, which=indices)
+    def select(self, index: int, which: int) -> None:
+        _, turn = self._turn(index)
+        turn.selected = turn.attempts[which % len(turn.attempts)]
+        self._do(self.gateway.select_attempt, turn.message_id, turn.selected.id)
+
+    @precondition(_has_conversations)
+    @rule(index=indices)
+    def delete(self, index: int) -> None:
+        conversation = self._conversation(index)
+        del self.conversations[conversation.id]
+        self.deleted.append(conversation.id)
+        self._do(self.gateway.delete_conversation, conversation.id)
+
+    @precondition(_has_conversations)
+    @rule(page=indices, index=indices)
+    def switch(self, page: int, index: int) -> None:
+        self.pages[page % 2].open(self._conversation(index).id)
+
+    # --- what the source does --------------------------------------------------------------------
+
+    @precondition(_has_calls)
+    @rule(index=indices, count=st.integers(1, 3))
+    def tokens(self, index: int, count: int) -> None:
+        call = self._calls()[index % len(self._calls())]
+        for _ in range(count):
+            self.counter += 1
+            text = f"<{call.run_id} {self.counter} 🏯>"
+            attempt = self._attempt(call.run_id)
+            if attempt is not None and attempt.alive:
+                attempt.text += text
+                attempt.state = "streaming"
+            self._do(call.token, text)
+
+    @precondition(_has_calls)
+    @rule(index=indices, how=st.sampled_from(["finish", "fail", "crash", "break off"]))
+    def end(self, index: int, how: str) -> None:
+        call = self._calls()[index % len(self._calls())]
+        attempt = self._attempt(call.run_id)
+        if attempt is not None and attempt.alive:
+            states = {"finish": "complete", "fail": "failed", "crash": "interrupted", "break off": "interrupted"}
+            attempt.state = states[how]
+        self._do({"finish": call.finish, "fail": call.fail, "crash": call.crash, "break off": call.break_off}[how])
+
+    @precondition(_has_calls)
+    @rule(index=indices, done=st.integers(0, 9))
+    def progress(self, index: int, done: int) -> None:
+        call = self._calls()[index % len(self._calls())]
+        self._do(call.prefill, done, 9)
+
+    @rule(deaf=st.booleans())
+    def later_runs_hear_aborts_or_not(self, deaf: bool) -> None:
+        self.source.deaf = deaf
+
+    @precondition(lambda self: self.old_chunks)
+    @rule(index=indices)
+    def a_late_or_duplicate_chunk_has_no_place(self, index: int) -> None:
+        chunk = self.old_chunks[index % len(self.old_chunks)]
+        assert not self.journal.append(chunk)
+
+    @precondition(_has_turns)
+    @rule(index=indices, which=indices, shift=st.sampled_from([0, 1, 2]))
+    def a_made_up_chunk_has_no_place(self, index: int, which: int, shift: int) -> None:
+        """For an attempt that is not the current one, has ended, or is further on or back than the chunk says."""
+        conversation, turn = self._turn(index)
+        attempt = self.gateway.attempt(turn.attempts[which % len(turn.attempts)].id)
+        if attempt.id == turn.current.id and turn.current.alive and shift == 0:
+            return
+        seq, offset = attempt.last_seq + 1 + shift, attempt.length
+        chunk = Chunk(conversation.id, turn.message_id, attempt.id, seq, offset, "text", Text("stray"))
+        assert not self.journal.append(chunk)
+
+    # --- what the network and the machine do -----------------------------------------------------
+
+    @rule(page=indices, count=st.integers(1, 5), loads=st.booleans())
+    def some_arrives(self, page: int, count: int, loads: bool) -> None:
+        for _ in range(count):
+            if loads:
+                self.pages[page % 2].answer_load()
+            self.pages[page % 2].arrive()
+
+    @rule(page=indices, index=indices)
+    def a_chunk_arrives_twice(self, page: int, index: int) -> None:
+        self.pages[page % 2].repeat(index)
+
+    @rule(page=indices)
+    def a_chunk_is_lost(self, page: int) -> None:
+        self.pages[page % 2].lose()
+
+    @rule(orderly=st.booleans())
+    def restart(self, orderly: bool) -> None:
+        for _, _, attempt in self._attempts():
+            if attempt.alive:
+                attempt.state = "interrupted"
+        if orderly:
+            self.loop.run_until_complete(self.gateway.close())
+        self.journal.close()  # the disorderly way: from here on nothing can be written, as after a kill
+        self._end_tasks()
+        self._open()
+
+    def _end_tasks(self) -> None:
+        async def end():
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self.loop.run_until_complete(end())
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    @invariant()
+    def the_disk_says_what_the_model_says(self) -> None:
+        assert {row["id"] for row in self.gateway.conversations()} == set(self.conversations)
+        for row in self.gateway.conversations():
+            alive = any(a.alive for c, _, a in self._attempts() if c.id == row["id"])
+            assert row["running"] == alive
+        for conversation in self.conversations.values():
+            messages = self.gateway.conversation(conversation.id)["messages"]
+            assert [m["text"] for m in messages[::2]] == [turn.question for turn in conversation.turns]
+            for message, turn in zip(messages[1::2], conversation.turns, strict=True):
+                assert message["selected_attempt"] == turn.selected.id
+                assert message["current_attempt"] == turn.current.id
+                on_disk = [(a["id"], a["text"], a["state"]) for a in message["attempts"]]
+                assert on_disk == [(a.id, a.text, a.state) for a in turn.attempts]
+                for attempt in message["attempts"]:
+                    chunks = self.gateway.chunks(attempt["id"])
+                    assert [chunk.seq for chunk in chunks] == list(range(attempt["last_seq"] + 1))
+                    texts = [chunk.data.text for chunk in chunks if isinstance(chunk.data, Text)]
+                    assert "".join(texts) == attempt["text"]
+
+    @invariant()
+    def one_run_at_a_time_and_each_reads_the_right_prompt(self) -> None:
+        assert len(self._calls()) <= 1
+        for call in self.source.calls[self.checked_calls :]:
+            self.checked_calls += 1
+            for conversation, turn, attempt in self._attempts():
+                if attempt.id == call.run_id:
+                    prompt = [(m["role"], m["content"]) for m in call.request.messages]
+                    assert prompt == conversation.prompt_of(turn)
+                    assert call.request.prefix_text == ""  # the ids are always known here
+                    assert bool(call.request.prefix_tokens) == bool(attempt.text)
+
+    @invariant()
+    def what_a_page_shows_is_on_disk_and_of_its_conversation(self) -> None:
+        for page in self.pages:
+            if page.on_screen not in self.conversations:
+                continue
+            turns = self.conversations[page.on_screen].turns
+            known = {attempt.id: attempt for turn in turns for attempt in turn.attempts}
+            for id, shown in (page.attempts or {}).items():
+                assert known[id].text.startswith(shown.text)
+
+    @rule()
+    def when_everything_has_arrived_the_screen_equals_the_disk(self) -> None:
+        for page in self.pages:
+            page.settle()
+            assert page.on_screen is None or page.on_screen in self.conversations
+            if page.on_screen is not None:
+                turns = self.conversations[page.on_screen].turns
+                on_screen = {id: (shown.text, shown.state) for id, shown in (page.attempts or {}).items()}
+                assert on_screen == {a.id: (a.text, a.state) for turn in turns for a in turn.attempts}
+                assert page.selected == {turn.message_id: turn.selected.id for turn in turns}
+
+    def teardown(self) -> None:
+        self.when_everything_has_arrived_the_screen_equals_the_disk()
+        self.loop.run_until_complete(self.gateway.close())
+        self.journal.close()
+        self._end_tasks()
+        self.loop.close()
+        shutil.rmtree(self.folder)
+
+
+def test_no_interleaving_loses_mixes_or_revives_anything(monkeypatch):
+    # A source that does not hear the stop must not hold up the test for seconds.
+    monkeypatch.setattr(runs, "STOP_GRACE_S", 0.0)
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(
+        Interleavings,
+        settings=settings(
+            max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )
