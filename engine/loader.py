@@ -59,6 +59,14 @@ class PagedModel:
     sizes: Sizes
     watch: Watch
     path: Path
+    _host_pass = None  # on a CPU: runs single tokens without MLX's overhead
+
+    def __call__(self, tokens: mx.array, cache: list | None = None, **more: object) -> mx.array:
+        """Logits [B, L, V] of tokens [B, L]."""
+        forward = super().__call__
+        if self._host_pass and not more and self._host_pass.fits(tokens, cache):
+            return self._host_pass.run(forward, tokens, cache)
+        return forward(tokens, cache=cache, **more)
 
     def stats(self) -> Counters:
         """What was read and hit since loading."""
@@ -252,7 +260,12 @@ def _install(
             modules.append((experts.path, paged))
     model.update_modules(tree_unflatten(modules))
     if cpu:
-        cpu.replace_linears(model)
+        from engine.kernels.host_pass import HostPass
+
+        host_pass = HostPass()
+        cpu.replace_linears(model, host_pass.on_host)
+        host_pass.check(model, super(PagedModel, model).__call__)
+        model._host_pass = host_pass
 
 
 def _cpu_kernels() -> ModuleType | None:

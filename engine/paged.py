@@ -45,9 +45,10 @@ class PagedExperts(nn.Module):
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
         """What `experts(x, indices)` gives with all of them in memory: [..., k, D]."""
-        mx.eval(x, indices)
+        if isinstance(indices, mx.array):
+            mx.eval(x, indices)
         self._watch.at_layer(self.layer)
-        wanted = np.array(indices)
+        wanted = np.asarray(indices)
         experts = np.unique(wanted)
         if len(experts) <= self._store.slots:
             return self._compute(x, wanted, experts)
@@ -57,8 +58,9 @@ class PagedExperts(nn.Module):
         table = np.zeros(self.count, np.uint32)
         table[experts] = self._store.bring(self.place, experts.tolist(), self._watch.check)
         out = self._kernel(x, table[wanted])
-        # A slot may be overwritten by the next layer's misses, so nothing may still have to read it.
-        mx.eval(out)
+        if isinstance(out, mx.array):
+            # A slot may be overwritten by the next layer's misses, so nothing may still have to read it.
+            mx.eval(out)
         return out
 
     def _in_waves(self, x: mx.array, wanted: np.ndarray, experts: np.ndarray) -> mx.array:

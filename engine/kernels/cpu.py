@@ -4,9 +4,7 @@ MLX's CPU backend multiplies quantised matrices with one thread at some 0.4 G we
 10 a core for a single token; a chunk of prompt dequantises each matrix once and multiplies with BLAS.
 """
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -16,29 +14,12 @@ from mlx.utils import tree_unflatten
 from mlx_lm.models.switch_layers import SwiGLU, SwitchGLU
 
 from engine.kernels import quantised
+from engine.kernels.host_array import HostArray, host
+from engine.kernels.threads import split
 
 # Up to so many rows, one pass of matvec a row is faster than dequantising the matrix for BLAS.
 FEW_ROWS = 3
-# Below so many weights a second thread costs more than it gives: waking it takes some 30 microseconds.
-WORTH_A_THREAD = 1_000_000
 _BITS = (4, 8)
-
-_threads = max(1, min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 16))
-_pool = ThreadPoolExecutor(max(1, _threads - 1), thread_name_prefix="kernel")
-
-
-def split(work: Callable[[int, int], None], count: int, weights: int) -> None:
-    """Run `work(lo, hi)` over range(count), on all threads where `weights` makes it worth while."""
-    parts = min(_threads, count) if weights >= WORTH_A_THREAD else 1
-    if parts == 1:
-        work(0, count)
-        return
-    # Even bounds: the kernels take rows in pairs.
-    bounds = [count * part // parts & ~1 for part in range(parts)] + [count]
-    others = [_pool.submit(work, bounds[part], bounds[part + 1]) for part in range(1, parts)]
-    work(bounds[0], bounds[1])
-    for other in others:
-        other.result()
 
 
 @dataclass(frozen=True)
@@ -79,8 +60,21 @@ class Matrix:
         return out.reshape(rows, -1)
 
 
-def matrix_of(module: nn.Module) -> Matrix | None:
-    """Views of a quantised module's evaluated weights; None where the loops don't know the format."""
+@dataclass(frozen=True)
+class DenseMatrix:
+    """A view of a float32 matrix w [O, I]."""
+
+    w: np.ndarray
+
+    def times(self, x: np.ndarray) -> np.ndarray:
+        """x [n, I] times the transposed matrix: [n, O]."""
+        return x @ self.w.T
+
+
+def matrix_of(module: nn.Module) -> Matrix | DenseMatrix | None:
+    """Views of a module's evaluated weights; None where the loops don't know the format."""
+    if type(module) in (nn.Linear, nn.Embedding):
+        return DenseMatrix(np.array(module.weight, copy=False)) if module.weight.dtype == mx.float32 else None
     if getattr(module, "mode", None) != "affine" or module.bits not in _BITS or module.group_size * module.bits % 32:
         return None
     if "biases" not in module or module.scales.dtype != mx.float32:
@@ -89,31 +83,39 @@ def matrix_of(module: nn.Module) -> Matrix | None:
 
 
 class CpuLinear(nn.Module):
-    """Stands for a nn.QuantizedLinear whose format `quantised` knows."""
+    """Stands for a nn.Linear or nn.QuantizedLinear whose format is known here."""
 
-    def __init__(self, original: nn.QuantizedLinear, matrix: Matrix):
+    def __init__(self, original: nn.Module, matrix: "Matrix | DenseMatrix"):
         super().__init__()
         self.original = original
         self._matrix = matrix
+        self._bias = np.array(original["bias"]) if "bias" in original else None
 
-    def __call__(self, x: mx.array) -> mx.array:
-        y = mx.array(self._matrix.times(rows_of(x))).reshape(*x.shape[:-1], -1)
-        return y + self.original["bias"] if "bias" in self.original else y
+    def __call__(self, x: mx.array | HostArray) -> mx.array | HostArray:
+        y = self._matrix.times(rows_of(x))
+        if self._bias is not None:
+            y += self._bias
+        return like(x, y.reshape(*x.shape[:-1], -1))
 
 
 class CpuEmbedding(nn.Module):
-    """Stands for a nn.QuantizedEmbedding; as the output layer it is a matrix like any other."""
+    """Stands for a nn.Embedding or nn.QuantizedEmbedding; as the output layer it is a matrix like any other.
 
-    def __init__(self, original: nn.QuantizedEmbedding, matrix: Matrix):
+    This is where a token enters the host: `on_host` says whether the pass that is going on runs there.
+    """
+
+    def __init__(self, original: nn.Module, matrix: "Matrix | DenseMatrix", on_host: Callable[[], bool]):
         super().__init__()
         self.original = original
         self._matrix = matrix
+        self._on_host = on_host
 
-    def __call__(self, tokens: mx.array) -> mx.array:
-        return self.original(tokens)
+    def __call__(self, tokens: mx.array) -> mx.array | HostArray:
+        rows = self.original(tokens)
+        return host(rows) if self._on_host() else rows
 
-    def as_linear(self, x: mx.array) -> mx.array:
-        return mx.array(self._matrix.times(rows_of(x))).reshape(*x.shape[:-1], -1)
+    def as_linear(self, x: mx.array | HostArray) -> mx.array | HostArray:
+        return like(x, self._matrix.times(rows_of(x)).reshape(*x.shape[:-1], -1))
 
 
 class CpuExperts:
@@ -122,7 +124,7 @@ class CpuExperts:
     def __init__(self, gate: Matrix, up: Matrix, down: Matrix):
         self.gate, self.up, self.down = gate, up, down
 
-    def __call__(self, x: mx.array, slots: np.ndarray) -> mx.array:
+    def __call__(self, x: mx.array | HostArray, slots: np.ndarray) -> mx.array | HostArray:
         rows = rows_of(x)
         flat = slots.reshape(len(rows), -1)
         out = np.empty((*flat.shape, self.down.w.shape[1]), np.float32)
@@ -131,7 +133,7 @@ class CpuExperts:
                 self._one(one, chosen, to)
         else:
             self._many(rows, flat, out)
-        return mx.array(out).reshape(*slots.shape, -1)
+        return like(x, out.reshape(*slots.shape, -1))
 
     def _one(self, x: np.ndarray, slots: np.ndarray, out: np.ndarray) -> None:
         bits = (self.gate.bits, self.up.bits, self.down.bits)
@@ -148,10 +150,16 @@ class CpuExperts:
             out[token, k] = self.down[slot].times(gate / (1 + np.exp(-gate)) * up)
 
 
-def rows_of(x: mx.array) -> np.ndarray:
-    """An activation [..., I] as contiguous rows [n, I] in NumPy, after evaluating it."""
-    mx.eval(x)
-    return np.ascontiguousarray(np.array(x, copy=False)).reshape(-1, x.shape[-1])
+def rows_of(x: mx.array | HostArray) -> np.ndarray:
+    """An activation [..., I] as contiguous rows [n, I] in NumPy; an MLX array is evaluated."""
+    if not isinstance(x, np.ndarray):
+        mx.eval(x)
+    return np.ascontiguousarray(np.asarray(x)).reshape(-1, x.shape[-1])
+
+
+def like(x: mx.array | HostArray, y: np.ndarray) -> mx.array | HostArray:
+    """y as the kind of array that x is."""
+    return y.view(HostArray) if isinstance(x, np.ndarray) else mx.array(y)
 
 
 def experts_of(module: nn.Module) -> CpuExperts | None:
@@ -163,11 +171,13 @@ def experts_of(module: nn.Module) -> CpuExperts | None:
     return CpuExperts(*matrices) if len(matrices) == 3 and all(matrices) else None
 
 
-def replace_linears(model: nn.Module) -> None:
-    """Put CpuLinear and CpuEmbedding wherever their format allows, in an evaluated model."""
+def replace_linears(model: nn.Module, on_host: Callable[[], bool]) -> None:
+    """Put CpuLinear and CpuEmbedding wherever the format allows, in an evaluated float32 model."""
     replaced = []
     for path, module in model.named_modules():
-        kind = {nn.QuantizedLinear: CpuLinear, nn.QuantizedEmbedding: CpuEmbedding}.get(type(module))
-        if kind and (matrix := matrix_of(module)):
-            replaced.append((path, kind(module, matrix)))
+        matrix = matrix_of(module)
+        if matrix is not None and type(module) in (nn.Linear, nn.QuantizedLinear):
+            replaced.append((path, CpuLinear(module, matrix)))
+        elif matrix is not None and type(module) in (nn.Embedding, nn.QuantizedEmbedding):
+            replaced.append((path, CpuEmbedding(module, matrix, on_host)))
     model.update_modules(tree_unflatten(replaced))

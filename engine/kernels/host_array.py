@@ -1,0 +1,194 @@
+"""A NumPy array that mlx-lm's model code takes for an MLX array, and the `mx` that code sees meanwhile.
+
+One token through a model is some fifty tiny operations a layer. Each costs MLX's CPU backend 20 to 120 microseconds
+and NumPy one or two. So for one token, mlx-lm's own Python code is run as it stands, on these arrays: functions known
+here are computed by NumPy, all others by MLX.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from engine.kernels import attention
+from engine.kernels.threads import split
+
+_DTYPES = {
+    mx.float32: np.float32, mx.float16: np.float32, mx.bfloat16: np.float32, mx.int32: np.int32, mx.uint32: np.uint32,
+    mx.int64: np.int64, mx.bool_: np.bool_,
+}  # fmt: skip
+
+
+class HostArray(np.ndarray):
+    """Differs from ndarray where MLX's methods differ: dtypes, flatten's range of axes."""
+
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> "HostArray":
+        wanted = np.dtype(_DTYPES[dtype] if isinstance(dtype, mx.Dtype) else dtype)
+        return self if wanted == self.dtype else super().astype(wanted)
+
+    def flatten(self, start_axis: int = 0, end_axis: int = -1) -> "HostArray":
+        return flatten(self, start_axis, end_axis)
+
+
+def host(value: Any) -> HostArray:
+    """Any array as a HostArray; an evaluated MLX array is viewed, not copied. 16-bit floats are widened."""
+    if type(value) is HostArray:
+        return value
+    if isinstance(value, mx.array) and value.dtype in (mx.bfloat16, mx.float16):
+        value = value.astype(mx.float32)
+    return np.asarray(value).view(HostArray)
+
+
+def to_mlx(value: Any) -> Any:
+    """HostArrays become MLX arrays, anything else stays."""
+    return mx.array(np.ascontiguousarray(value)) if type(value) is HostArray else value
+
+
+def flatten(x: HostArray, start_axis: int = 0, end_axis: int = -1) -> HostArray:
+    end = end_axis % x.ndim
+    start = start_axis % x.ndim
+    return x.reshape(*x.shape[:start], -1, *x.shape[end + 1 :])
+
+
+def _put_along_axis(x: HostArray, indices: Any, values: Any, axis: int) -> HostArray:
+    out = x.copy()
+    np.put_along_axis(out, host(indices), np.asarray(values), axis)
+    return out
+
+
+def _split(x: HostArray, where: Any, axis: int = 0) -> list[HostArray]:
+    return np.split(x, where, axis)
+
+
+def _rms_norm(x: HostArray, weight: Any, eps: float, stream: Any = None) -> HostArray:
+    rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+    out = np.empty_like(rows)
+    scale = np.ones(x.shape[-1], np.float32) if weight is None else host(weight)
+    attention.rms_norm(rows, scale, eps, out)
+    return out.reshape(x.shape).view(HostArray)
+
+
+_angles: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
+
+
+def _rope(
+    x: HostArray, dims: int, *, traditional: bool, base: float | None, scale: float, offset: Any, freqs: Any = None
+) -> HostArray:
+    position = int(offset) * scale
+    key = (dims, base, id(freqs), position)
+    if key not in _angles:
+        # All layers ask for the same angles; the next token asks for others.
+        if len(_angles) > 64:
+            _angles.clear()
+        if freqs is None:
+            periods = np.float32(base) ** (np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims))
+        else:
+            periods = host(freqs)
+        angle = np.float32(position) / periods.astype(np.float32)
+        _angles[key] = np.cos(angle), np.sin(angle)
+    rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+    out = np.empty_like(rows)
+    attention.rotate(rows, *_angles[key], traditional, out)
+    return out.reshape(x.shape).view(HostArray)
+
+
+def _attention(
+    q: HostArray, k: Any, v: Any, *, scale: float, mask: Any = None, sinks: Any = None, **_: Any
+) -> HostArray:
+    """q [1, H, 1, D], k and v [1, K, T, D]."""
+    keys, values = host(k)[0], host(v)[0]
+    heads = q.shape[1]
+    if mask is not None or sinks is not None:
+        raise TypeError("attention with a mask or sinks has no host form")
+    queries = np.ascontiguousarray(q).reshape(heads, -1)
+    out = np.empty((heads, values.shape[-1]), np.float32)
+    work = 8 * heads * keys.shape[1] * keys.shape[2]  # an exp and two loads a value: some eight weights' worth
+    split(lambda lo, hi: attention.attend(queries, keys, values, scale, out, lo, hi), heads, work)
+    return out.reshape(1, heads, 1, -1).view(HostArray)
+
+
+# Not here on purpose: softmax, sigmoid and everything that sorts. They choose experts, and a near-tie must fall the way
+# it does in MLX: an exponential that differs in its last bit chooses another expert.
+_FUNCTIONS: dict[str, Callable] = {
+    "take_along_axis": lambda x, indices, axis=None: np.take_along_axis(host(x), host(indices), axis),
+    "put_along_axis": _put_along_axis,
+    "expand_dims": lambda x, axis: np.expand_dims(x, axis),
+    "squeeze": lambda x, axis=None: np.squeeze(x, axis),
+    "split": _split,
+    "stop_gradient": lambda x: x,
+    "contiguous": lambda x, *_: x,
+    "flatten": flatten,
+    "unflatten": lambda x, axis, shape: x.reshape(*x.shape[: axis % x.ndim], *shape, *x.shape[axis % x.ndim + 1 :]),
+    "square": lambda x: x * x,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "concatenate": lambda arrays, axis=0: np.concatenate([host(a) for a in arrays], axis),
+    "stack": lambda arrays, axis=0: np.stack([host(a) for a in arrays], axis),
+    "where": lambda c, a, b: np.where(*(host(x) if isinstance(x, mx.array) else x for x in (c, a, b))),
+    **{
+        name: (lambda function: lambda *args, **kw: function(*(_plain(a) for a in args), **kw))(getattr(np, name))
+        for name in (
+            "reshape", "transpose", "swapaxes", "exp", "log", "log1p", "sqrt", "tanh", "maximum", "minimum", "clip",
+            "sum", "mean", "max", "abs", "multiply", "add", "subtract", "divide", "repeat",
+        )
+    },
+}  # fmt: skip
+
+_FAST: dict[str, Callable] = {
+    "rms_norm": _rms_norm,
+    "rope": _rope,
+    "scaled_dot_product_attention": _attention,
+}
+
+
+def _plain(value: Any) -> Any:
+    return host(value) if isinstance(value, mx.array) else value
+
+
+def _holds_host(args: tuple, kwargs: dict) -> bool:
+    return (
+        any(type(a) is HostArray for a in args)
+        or any(type(a) is HostArray for a in kwargs.values())
+        or any(type(a) in (list, tuple) and any(type(b) is HostArray for b in a) for a in args)
+    )
+
+
+def host_aware(original: Callable, on_host: Callable | None) -> Callable:
+    """`original` for MLX arrays; for HostArrays `on_host`, or MLX where that is missing.
+
+    What MLX makes stays lazy: it comes back to the host where it meets a HostArray or a matrix, so a chain of such
+    functions is evaluated once.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _holds_host(args, kwargs):
+            return original(*args, **kwargs)
+        if on_host is not None:
+            out = on_host(*args, **kwargs)
+            return out.view(HostArray) if isinstance(out, np.ndarray | np.generic) else out
+        args = tuple([to_mlx(b) for b in a] if type(a) is list else to_mlx(a) for a in args)
+        return original(*args, **{name: to_mlx(a) for name, a in kwargs.items()})
+
+    return call
+
+
+class _Namespace(SimpleNamespace):
+    """Looks like a module of MLX; its functions accept HostArrays too."""
+
+    def __init__(self, module: Any, functions: dict[str, Callable]):
+        super().__init__()
+        self._module, self._functions = module, functions
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        if name in self._functions or type(value).__name__ == "nb_func":
+            value = host_aware(value, self._functions.get(name))
+        setattr(self, name, value)
+        return value
+
+
+host_mx = _Namespace(mx, _FUNCTIONS)
+"""Stands for `mlx.core` in a model's module while a token passes through it on the host."""
+
+host_mx.fast = _Namespace(mx.fast, _FAST)
