@@ -48,6 +48,7 @@ class PagedExperts(nn.Module):
         if isinstance(indices, mx.array):
             mx.eval(x, indices)
         self._watch.at_layer(self.layer)
+        self._store.arrive(self.place)
         wanted = np.asarray(indices)
         experts = np.unique(wanted)
         if len(experts) <= self._store.slots:

@@ -61,6 +61,13 @@ class SlotStore:
         self._disk = disk
         self._counters = counters
         self._residency = Residency(slots)
+        self._last_place = -1
+
+    def arrive(self, place: int) -> None:
+        """The forward pass has come to this module; where it is not further than the last one, a new pass began."""
+        if place <= self._last_place:
+            self._residency.next_pass()
+        self._last_place = place
 
     def bring(self, place: int, experts: Sequence[int], check: Callable[[], None]) -> list[int]:
         """The slots of `experts` (at most `slots` of them), after reading those that are not in memory.

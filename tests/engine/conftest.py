@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from engine.synth import synthesise
 
 TINY = {"layers": 3, "experts": 8, "hidden": 128, "expert_hidden": 64, "top_k": 2, "vocab": 600}

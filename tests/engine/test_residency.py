@@ -17,24 +17,62 @@ def test_what_is_used_often_stays():
     assert residency.use((0, 2)) is None
 
 
-def test_among_equals_the_one_used_longest_ago_goes():
+def test_among_equals_the_newest_goes_for_its_layer_comes_round_last():
     residency = Residency(2)
     residency.admit((0, 1))
-    residency.admit((0, 2))
-    residency.admit((0, 3))
-    assert residency.use((0, 1)) is None
-    assert residency.use((0, 2)) is not None
+    residency.admit((1, 1))
+    residency.admit((2, 1))
+    assert residency.use((0, 1)) is not None
+    assert residency.use((1, 1)) is None
+
+
+def test_a_cycle_longer_than_memory_still_hits():
+    """Least-recently-used would evict each key just before it is needed again."""
+    residency, hits = Residency(6), 0
+    for _ in range(50):
+        residency.next_pass()
+        for key in [(layer, 0) for layer in range(10)]:
+            if residency.use(key) is None:
+                residency.admit(key)
+            else:
+                hits += 1
+    assert hits > 50 * 10 * 0.4
 
 
 def test_what_was_popular_once_grows_old():
     residency = Residency(2)
     residency.admit((0, 0))
-    for _ in range(20):
+    for _ in range(8):
         residency.use((0, 0))
-    for expert in range(1, 60):
-        residency.admit((0, expert))
-        residency.use((0, expert))
+    for _ in range(400):
+        residency.next_pass()
+        for expert in (1, 2):
+            if residency.use((0, expert)) is None:
+                residency.admit((0, expert))
     assert residency.use((0, 0)) is None
+
+
+def test_what_was_used_before_it_was_evicted_is_remembered():
+    residency = Residency(1)
+    for _ in range(3):
+        residency.admit((0, 1))
+        residency.forget((0, 1))
+    residency.admit((0, 2))
+    residency.admit((0, 1))
+    residency.admit((0, 2))
+    assert residency.use((0, 1)) is None
+    assert residency.use((0, 2)) is not None
+
+
+def test_worth_survives_any_number_of_passes():
+    residency = Residency(2)
+    residency.admit((0, 1))
+    for _ in range(30_000):
+        residency.next_pass()
+    residency.admit((0, 2))
+    residency.use((0, 2))
+    residency.admit((0, 3))
+    assert residency.use((0, 2)) is not None
 
 
 def test_what_is_needed_now_is_never_evicted():
