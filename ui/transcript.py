@@ -28,7 +28,7 @@ class Transcript(Element, component=static_folder() / "transcript.js"):
         self.on("read", read)
 
     def show(self, snapshot: dict[str, Any], generation: int) -> None:
-        """A whole conversation, with the server's clock as `now`. The page drops it when the generation is not its newest."""
+        """A whole conversation, with the server's clock as `now`. The page drops an old generation."""
         self.run_method("show", snapshot, generation)
 
     def missing(self, conversation_id: str, generation: int) -> None:

@@ -1,0 +1,144 @@
+"""The real `pagoda serve` in a process of its own, which a test can end in any way a computer can end it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+START = "import sys; from backend.cli import main; sys.exit(main())"
+REPOSITORY = Path(__file__).parents[2]
+PATIENCE_S = 60  # two busy cores; every wait ends as soon as what it waits for is there
+
+
+def give_model(data_dir: Path, prepared: Path) -> None:
+    """Put the finished default model into a data folder, as links where the file system can."""
+    for source in (prepared / "models").rglob("*"):
+        target = data_dir / source.relative_to(prepared)
+        if source.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:  # another file system
+            shutil.copyfile(source, target)
+
+
+class RunningPagoda:
+    """`url` stays the same when it is started again: a page that is open finds it back."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self._port = 0
+        self.start()
+
+    def start(self) -> None:
+        """Returns as soon as the page can be used; the model may still be on its way."""
+        command = [sys.executable, "-c", START, "serve", "--no-open", "--port", str(self._port)]
+        self._log = open(self.data_dir / "serve.log", "ab")  # noqa: SIM115 (lives as long as the process)
+        self._process = subprocess.Popen(
+            [*command, "--data", str(self.data_dir)],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert "http://" in line, f"it did not start: {(self.data_dir / 'serve.log').read_text()}"
+        self.url = line.split("http://", 1)[1].split("/", 1)[0]
+        self._port = int(self.url.rsplit(":", 1)[1])
+        self.url = f"http://{self.url}"
+
+    def wait_until_ready(self) -> None:
+        """Until the model is loaded."""
+        until(lambda: self.get("/healthz")["model"]["state"] == "ready", "the model is ready")
+
+    def kill(self) -> None:
+        """As a power cut would: nothing gets a chance to tidy up."""
+        engine = self.engine_pid
+        self._process.kill()
+        self._process.wait()
+        until(lambda: not _alive(engine), "the engine has noticed that Pagoda is gone")
+        self._log.close()
+
+    def kill_engine(self) -> None:
+        """End the engine's process alone, as the system does when memory runs out."""
+        os.kill(self.engine_pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """As Ctrl-C does."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(timeout=30)
+        self._log.close()
+
+    @property
+    def engine_pid(self) -> int:
+        """The process in which the model is."""
+        table = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True)
+        for line in table.stdout.splitlines():
+            pid, parent, args = line.split(None, 2)
+            if int(parent) == self._process.pid and "engine.worker" in args:
+                return int(pid)
+        raise AssertionError("there is no engine process")
+
+    def engine_cpu_seconds(self) -> float:
+        """What the engine has computed so far. It stands still when the engine does."""
+        stat = Path(f"/proc/{self.engine_pid}/stat")
+        if stat.exists():
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        ps = subprocess.run(
+            ["ps", "-o", "time=", "-p", str(self.engine_pid)], capture_output=True, text=True, check=True
+        )
+        minutes, seconds = ps.stdout.strip().rsplit(":", 1)
+        return 60 * float(minutes.rsplit(":", 1)[-1]) + float(seconds)
+
+    # --- what a person does not do, but a test needs to set its scene ---
+
+    def new_conversation(self, max_tokens: int, temperature: float = 0.0) -> str:
+        """An empty conversation whose replies are short enough for a test, and the same every time."""
+        body = {"sampling": {"max_tokens": max_tokens, "temperature": temperature}}
+        return self._call("POST", "/api/conversations", body)["id"]
+
+    def conversation(self, id: str) -> dict:
+        """What is on disk about a conversation."""
+        return self.get(f"/api/conversations/{id}")
+
+    def get(self, path: str) -> dict:
+        return self._call("GET", path)
+
+    def _call(self, method: str, path: str, body: dict | None = None) -> dict:
+        request = urllib.request.Request(self.url + path, method=method)
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from error
+
+
+def until(condition, what: str, patience_s: float = PATIENCE_S) -> None:
+    """Wait for a condition that nothing announces. Its failure says what was waited for."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.02)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not (status.exists() and status.read_text().rsplit(")", 1)[1].split()[0] == "Z")
