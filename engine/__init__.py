@@ -5,8 +5,6 @@
 
 from typing import Any
 
-__all__ = ["load"]
-
 
 def __getattr__(name: str) -> Any:
     # Lazy: the page's own process uses the events and the client, and must not pay for MLX.

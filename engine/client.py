@@ -126,14 +126,14 @@ class EngineClient:
     async def _supervise(self) -> None:
         deaths = 0
         while True:
-            reader = await self._spawn()
+            child, reader = await self._spawn()
             self._send(events.Load(self.model, str(self.data_dir), self.memory_bytes))
             listening = asyncio.create_task(self._listen(reader))
             try:
                 await self._until_dead(listening)
             finally:
                 listening.cancel()
-            code = await self._child.wait()
+            code = await child.wait()
             was_ready = self.status.state == "ready"
             deaths = 0 if was_ready else deaths + 1
             death = EngineDied(_obituary(code, was_ready))
@@ -156,11 +156,11 @@ class EngineClient:
                 self._again.clear()
                 self._send(events.Load(self.model, str(self.data_dir), self.memory_bytes))
 
-    async def _spawn(self) -> asyncio.StreamReader:
+    async def _spawn(self) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
         read_fd, write_fd = os.pipe()
         try:
             with open(self._log_file(), "ab") as log_file:
-                self._child = await asyncio.create_subprocess_exec(
+                self._child = child = await asyncio.create_subprocess_exec(
                     sys.executable, "-m", "engine.worker", "--events-fd", str(write_fd),
                     stdin=asyncio.subprocess.PIPE, stdout=log_file, stderr=log_file, pass_fds=(write_fd,),
                     # Ctrl-C is for Pagoda, which then ends the child in an orderly way.
@@ -172,7 +172,7 @@ class EngineClient:
         reader = asyncio.StreamReader(limit=_LINE_LIMIT)
         loop = asyncio.get_running_loop()
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb"))
-        return reader
+        return child, reader
 
     def _log_file(self) -> Path:
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,7 @@ class EngineClient:
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
-            self._receive(events.decode(line))
+            self._receive(events.decode_event(line))
 
     def _receive(self, event: events.Event) -> None:
         if isinstance(event, events.Loading):

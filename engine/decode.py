@@ -5,18 +5,18 @@ pass blocks, so every token would arrive one whole token late.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
 from engine import sampling
 from engine.errors import Aborted, PromptError
 from engine.events import Event, Finished, Generate, Progress, Token
+from engine.loader import PagedModel
 from engine.text import TextStream
 
 PREFILL_CHUNK = 512
@@ -25,7 +25,7 @@ PROGRESS_EVERY_S = 0.1
 Emit = Callable[[Event], None]
 
 
-def prompt_tokens(model: nn.Module, request: Generate) -> list[int]:
+def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
     """The ids of the whole prompt, the part of the reply that already exists included. Raises PromptError."""
     tokenizer = model.tokenizer
     messages = [dict(message) for message in request.messages]
@@ -44,10 +44,21 @@ def prompt_tokens(model: nn.Module, request: Generate) -> list[int]:
     return ids
 
 
+def prefill(model: PagedModel, prompt: list[int], cache: list) -> Iterator[int]:
+    """Fill `cache` with the prompt, chunk by chunk, yielding how many tokens are done."""
+    for start in range(0, len(prompt), PREFILL_CHUNK):
+        chunk = prompt[start : start + PREFILL_CHUNK]
+        model(mx.array([chunk]), cache=cache)
+        # The logits are never evaluated: only the last token's are wanted.
+        mx.eval([c.state for c in cache])
+        mx.clear_cache()
+        yield start + len(chunk)
+
+
 class Run:
     """The state of one reply while it is made."""
 
-    def __init__(self, model: nn.Module, request: Generate, emit: Emit, abort: threading.Event):
+    def __init__(self, model: PagedModel, request: Generate, emit: Emit, abort: threading.Event):
         self.model, self.request, self.emit, self.abort = model, request, emit, abort
         self.before = replace(model.stats())
         self.stage = "prefill"
@@ -80,7 +91,7 @@ class Run:
             prefill_s = perf_counter() - started
             self.stage, self.done, self.total = "decode", 0, limit
             while len(times) < limit:
-                token = sampler(tokens, self._forward(tokens[-1:], cache)[0, -1])
+                token = sampler(tokens, self.model(mx.array([tokens[-1:]]), cache=cache)[0, -1])
                 times.append(perf_counter())
                 if token in tokenizer.eos_token_ids:
                     reason = "stop"
@@ -118,19 +129,10 @@ class Run:
 
     def _prefill(self, prompt: list[int], cache: list) -> None:
         self.total = len(prompt) + 1
-        for start in range(0, len(prompt), PREFILL_CHUNK):
-            chunk = prompt[start : start + PREFILL_CHUNK]
-            self._chunk = len(chunk)
+        for done in prefill(self.model, prompt, cache):
+            self.done = done
             self.model.watch.check()
-            self._forward(chunk, cache)
-            # The logits are never evaluated: only the last token's are wanted.
-            mx.eval([c.state for c in cache])
-            self.done = start + len(chunk)
-            mx.clear_cache()
         self.report(0, force=True)
-
-    def _forward(self, tokens: list[int], cache: list) -> mx.array:
-        return self.model(mx.array([tokens]), cache=cache)
 
     def _limit(self, prompt: int, wish: int | None) -> tuple[int, bool]:
         """How many tokens may come, and whether it is the model's context that says so. Raises PromptError."""

@@ -198,6 +198,22 @@ def decode(line: bytes) -> Command | Event:
         raise ValueError(f"incomplete {cls.__name__}: {error}") from error
 
 
+def decode_command(line: bytes) -> Command:
+    """Like `decode`, for the child's side."""
+    message = decode(line)
+    if not isinstance(message, Command):
+        raise ValueError(f"{type(message).__name__} is no command")
+    return message
+
+
+def decode_event(line: bytes) -> Event:
+    """Like `decode`, for the supervisor's side."""
+    message = decode(line)
+    if not isinstance(message, Event):
+        raise ValueError(f"{type(message).__name__} is no event")
+    return message
+
+
 def _restore(factory: Any, value: Any) -> Any:
     if isinstance(factory, type) and is_dataclass(factory) and isinstance(value, dict):
         return factory(**{key: _restore(None, item) for key, item in value.items()})

@@ -10,21 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.utils
 from mlx.utils import tree_flatten, tree_unflatten
-from mlx_lm.models.switch_layers import SwitchGLU, SwitchMLP
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from engine import memory
-from engine.checkpoint import Checkpoint, Extent, open_checkpoint
+from engine.checkpoint import Checkpoint, open_checkpoint
 from engine.disk import Disk
 from engine.errors import BudgetError, CheckpointError, EngineError
+from engine.experts import Experts, find_experts, grouped
 from engine.paged import PagedExperts
-from engine.slots import MLX_DTYPE, Counters, Piece, SlotStore
+from engine.slots import Counters, SlotStore
 from engine.watch import Watch
 
 # Activations, KV cache and the allocator's slack of a chunk of prefill; measured on the default model and the
@@ -49,7 +50,7 @@ class Sizes:
     context_tokens: int
 
 
-class PagedModel:
+class PagedModel(nn.Module):
     """Mixed into the mlx-lm model class: what a paged model has on top of mlx-lm's.
 
     Called like any mlx-lm model: model(tokens [B, L], cache=make_prompt_cache(model)) -> logits [B, L, V].
@@ -59,7 +60,9 @@ class PagedModel:
     sizes: Sizes
     watch: Watch
     path: Path
-    _host_pass = None  # on a CPU: runs single tokens without MLX's overhead
+    _disk: Disk
+    _counters: Counters
+    _host_pass: Any = None  # on a CPU: runs single tokens without MLX's overhead
 
     def __call__(self, tokens: mx.array, cache: list | None = None, **more: object) -> mx.array:
         """Logits [B, L, V] of tokens [B, L]."""
@@ -77,32 +80,12 @@ class PagedModel:
         self._disk.close()
 
 
-@dataclass(frozen=True)
-class _Experts:
-    """One module of experts found in the model, and where its pieces lie on disk."""
-
-    path: str
-    module: nn.Module
-    layer: int
-    count: int
-    pieces: tuple[Piece, ...]
-    extents: list[Extent]
-
-    @property
-    def one_bytes(self) -> int:
-        return sum(piece.nbytes for piece in self.pieces)
-
-    @property
-    def nbytes(self) -> int:
-        return self.count * self.one_bytes
-
-
 def load(
     path: str | Path,
     memory_bytes: int | str = "auto",
     expert_bytes: int | float | str | None = None,
     on_progress: OnProgress | None = None,
-) -> nn.Module:
+) -> PagedModel:
     """Load a checkpoint whose experts stay on disk and are paged in under a byte budget.
 
     `memory_bytes` bounds the whole process ("auto": see memory.auto_budget). `expert_bytes` sets the slots alone,
@@ -112,44 +95,85 @@ def load(
     report = on_progress or (lambda *_: None)
     folder = Path(path).expanduser()
     report("open", 0, 1, "steps")
-    checkpoint = open_checkpoint(folder)
-    model, config, origins = _build(checkpoint)
+    opened = open_model(folder)
+    model, found = opened.model, opened.experts
     report("open", 1, 1, "steps")
 
-    found = _find_experts(model, origins, checkpoint)
-    counters, disk, watch = Counters(), Disk(), Watch()
-    model.update_modules(tree_unflatten([(e.path, _Hole()) for e in found]))  # frees the lazy tensors
-    if mx.default_device() == mx.cpu:
-        model.set_dtype(mx.float32)  # exact upcast: MLX's CPU kernels are 10 to 50 times slower in 16 bits
-    trunk = [value for _, value in tree_flatten(model.parameters())]
-    trunk_bytes = sum(value.nbytes for value in trunk)
     budget = memory.auto_budget() if memory_bytes == "auto" else int(memory_bytes)
-    top_k = _top_k(config)
-    slot_bytes = _slot_bytes(found, top_k, trunk_bytes, budget, expert_bytes)
-
-    _read_trunk(trunk, trunk_bytes, report)
+    trunk_bytes = opened.trunk_bytes
+    slot_bytes = _slot_bytes(opened, budget, expert_bytes)
+    _read_trunk(opened, report)
+    counters, disk, watch = Counters(), Disk(), Watch()
     _install(model, found, slot_bytes, disk, counters, watch)
+    if cpu := _cpu_kernels():
+        report("warm-up", 0, 1, "steps")
+        model._host_pass = cpu.take_over(model, super(PagedModel, model).__call__)
+        report("warm-up", 1, 1, "steps")
 
-    model.tokenizer = _tokenizer(folder, config)
+    model.tokenizer = _tokenizer(folder, opened.config)
     model.sizes = Sizes(
         trunk_bytes=trunk_bytes,
-        expert_bytes=sum(e.nbytes for e in found),
+        expert_bytes=opened.expert_bytes,
         slot_bytes=slot_bytes,
         budget_bytes=budget,
-        layers=len(model.layers),
+        layers=len(cast(Any, model).layers),
         experts_per_layer=max((e.count for e in found), default=0),
-        top_k=top_k if found else 0,
-        context_tokens=int(_config_value(config, "max_position_embeddings", 0) or 0),
+        top_k=opened.top_k,
+        context_tokens=int(_config_value(opened.config, "max_position_embeddings", 0) or 0),
     )
     model.watch, model.path, model._disk, model._counters = watch, folder, disk, counters
     return model
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model of which nothing is in memory yet: its trunk is lazy, its experts are known by their extents."""
+
+    model: PagedModel
+    config: dict[str, Any]
+    experts: list[Experts]
+    top_k: int
+
+    @property
+    def trunk(self) -> list[mx.array]:
+        return [value for _, value in cast(Any, tree_flatten(self.model.parameters()))]
+
+    @property
+    def trunk_bytes(self) -> int:
+        return sum(value.nbytes for value in self.trunk)
+
+    @property
+    def expert_bytes(self) -> int:
+        """All experts as they would lie in slots."""
+        return sum(e.nbytes for e in self.experts)
+
+    @property
+    def token_bytes(self) -> int:
+        """The experts of one token, over all layers."""
+        return sum(min(self.top_k, e.count) * e.one_bytes for e in self.experts)
+
+    @property
+    def least_slot_bytes(self) -> int:
+        """The experts that one token needs at once: of one layer, for each group of layers that shares slots."""
+        return sum(min(self.top_k, group[0].count) * group[0].one_bytes for group in grouped(self.experts))
+
+
+def open_model(folder: Path) -> OpenModel:
+    """Find out all about a checkpoint without reading a weight. Raises CheckpointError."""
+    checkpoint = open_checkpoint(folder)
+    model, config, origins = _build(checkpoint)
+    found = find_experts(model, origins, checkpoint)
+    model.update_modules(tree_unflatten([(e.path, _Hole()) for e in found]))  # frees the lazy tensors
+    if mx.default_device() == mx.cpu:
+        model.set_dtype(mx.float32)  # exact upcast: MLX's CPU kernels are 10 to 50 times slower in 16 bits
+    return OpenModel(model, config, found, max(_top_k(config), 1) if found else 0)
 
 
 class _Hole(nn.Module):
     """Stands where experts were until the slots are made."""
 
 
-def _build(checkpoint: Checkpoint) -> tuple[nn.Module, dict, dict[int, str]]:
+def _build(checkpoint: Checkpoint) -> tuple[PagedModel, dict, dict[int, str]]:
     """mlx-lm's model with lazy weights, its config, and each array's name in the checkpoint by its id."""
     names: dict[int, str] = {}
     keep_alive: list[mx.array] = []  # so that no id is used twice
@@ -174,50 +198,22 @@ def _build(checkpoint: Checkpoint) -> tuple[nn.Module, dict, dict[int, str]]:
         raise CheckpointError(
             f"mlx-lm {importlib.metadata.version('mlx-lm')} cannot build the model in {checkpoint.path}: {error}"
         ) from error
-    return model, config, names
+    return cast(PagedModel, model), config, names
 
 
-def _find_experts(model: nn.Module, origins: dict[int, str], checkpoint: Checkpoint) -> list[_Experts]:
-    """Every SwitchGLU and SwitchMLP, in layer order, with the extents of its pieces."""
-    on_cpu = mx.default_device() == mx.cpu
-    found = []
-    for path, module in model.named_modules():
-        if not isinstance(module, SwitchGLU | SwitchMLP):
-            continue
-        pieces, extents = [], []
-        for name, value in tree_flatten(module.parameters()):
-            origin = origins.get(id(value))
-            if origin is None:
-                raise CheckpointError(
-                    f"The experts of {path} are rearranged by mlx-lm while loading, so they can't be paged from this "
-                    "folder as it is. Convert it once with `mlx_lm.convert`, then use the result."
-                )
-            extent = checkpoint.tensors[origin]
-            dtype = MLX_DTYPE[extent.dtype]
-            if on_cpu and mx.issubdtype(dtype, mx.floating):
-                dtype = mx.float32
-            pieces.append(Piece(name, extent.shape[1:], extent.dtype, dtype))
-            extents.append(extent)
-        layer = int(next(part for part in path.split(".") if part.isdigit()))
-        found.append(_Experts(path, module, layer, extents[0].shape[0], tuple(pieces), extents))
-    return sorted(found, key=lambda e: (e.layer, e.path))
-
-
-def _slot_bytes(
-    found: list[_Experts], top_k: int, trunk_bytes: int, budget: int, expert_bytes: int | float | str | None
-) -> int:
+def _slot_bytes(opened: OpenModel, budget: int, expert_bytes: int | float | str | None) -> int:
     """Bytes for slots under the budget. Raises BudgetError when not even the least fits."""
-    total = sum(e.nbytes for e in found)
-    if not found:
+    total, least = opened.expert_bytes, opened.least_slot_bytes
+    if not opened.experts:
         return 0
-    least = _least_bytes(found, top_k)
     if expert_bytes is not None:
-        wish = {"least": least, "all": total}.get(expert_bytes, expert_bytes)
+        named: dict[Any, int] = {"least": least, "all": total}
+        wish = named.get(expert_bytes, expert_bytes)
         wish = wish * total if isinstance(wish, float) else wish
         if not isinstance(wish, int | float):
             raise BudgetError(f"{expert_bytes!r} is not a budget for experts: give bytes, a fraction, least or all.")
         return min(max(int(wish), least), total)
-    fixed = memory.rss_bytes() + trunk_bytes + WORKING_BYTES
+    fixed = memory.rss_bytes() + opened.trunk_bytes + WORKING_BYTES
     if fixed + least > budget:
         raise BudgetError(
             f"A memory budget of {_mb(budget)} is too small for this model: its always-used part, the program and "
@@ -227,26 +223,14 @@ def _slot_bytes(
     return min(budget - fixed, total)
 
 
-def _least_bytes(found: list[_Experts], top_k: int) -> int:
-    """The experts that one token needs at once, for each group of layers that shares slots."""
-    return sum(min(max(top_k, 1), group[0].count) * group[0].one_bytes for group in _groups(found))
-
-
-def _groups(found: list[_Experts]) -> list[list[_Experts]]:
-    groups: dict[tuple[Piece, ...], list[_Experts]] = {}
-    for experts in found:
-        groups.setdefault(experts.pieces, []).append(experts)
-    return list(groups.values())
-
-
 def _install(
-    model: nn.Module, found: list[_Experts], slot_bytes: int, disk: Disk, counters: Counters, watch: Watch
+    model: nn.Module, found: list[Experts], slot_bytes: int, disk: Disk, counters: Counters, watch: Watch
 ) -> None:
     """Make the slots and put each module of experts back, behind them."""
     total = sum(e.nbytes for e in found)
     cpu = _cpu_kernels()
     modules = []
-    for group in _groups(found):
+    for group in grouped(found):
         share = slot_bytes * sum(e.nbytes for e in group) // total
         most = sum(e.count for e in group)
         slots = min(max(share // group[0].one_bytes, 1), most)
@@ -259,13 +243,6 @@ def _install(
             paged = PagedExperts(experts.module, experts.layer, index, experts.count, store, watch, kernel)
             modules.append((experts.path, paged))
     model.update_modules(tree_unflatten(modules))
-    if cpu:
-        from engine.kernels.host_pass import HostPass
-
-        host_pass = HostPass()
-        cpu.replace_linears(model, host_pass.on_host)
-        host_pass.check(model, super(PagedModel, model).__call__)
-        model._host_pass = host_pass
 
 
 def _cpu_kernels() -> ModuleType | None:
@@ -279,14 +256,14 @@ def _cpu_kernels() -> ModuleType | None:
     return cpu
 
 
-def _read_trunk(trunk: list[mx.array], nbytes: int, report: OnProgress) -> None:
+def _read_trunk(opened: OpenModel, report: OnProgress) -> None:
     """Evaluate the trunk tensor by tensor, so that the peak is one tensor above the result."""
-    done = 0
-    report("trunk", 0, nbytes, "bytes")
-    for value in trunk:
+    done, total = 0, opened.trunk_bytes
+    report("trunk", 0, total, "bytes")
+    for value in opened.trunk:
         mx.eval(value)
         done += value.nbytes
-        report("trunk", done, nbytes, "bytes")
+        report("trunk", done, total, "bytes")
 
 
 def _tokenizer(folder: Path, config: dict) -> TokenizerWrapper:
@@ -303,7 +280,7 @@ def _top_k(config: dict) -> int:
     return 1
 
 
-def _config_value(config: dict, key: str, default: object = None) -> object:
+def _config_value(config: dict[str, Any], key: str, default: Any = None) -> Any:
     if key in config:
         return config[key]
     return (config.get("text_config") or {}).get(key, default)

@@ -104,7 +104,8 @@ class SlotStore:
         except BaseException:
             # Wait for what is in flight: a read must not land in a slot that is already someone else's.
             for future in pending:
-                future.cancel() or future.exception()
+                if not future.cancel():
+                    future.exception()
             for key in missing:
                 self._residency.forget(key)
             raise
@@ -133,4 +134,4 @@ def _writable(array: mx.array) -> np.ndarray:
 
 
 def _bytes(row: np.ndarray) -> memoryview:
-    return memoryview(row.reshape(-1).view(np.uint8))
+    return memoryview(row.reshape(-1).view(np.uint8).data)

@@ -135,7 +135,8 @@ class _Checkpoint:
 
         model_class, args_class = _get_classes(self.config)
         model = model_class(args_class.from_dict(self.config))
-        return model, [(name, tuple(array.shape)) for name, array in tree_flatten(model.parameters())]
+        parameters: Any = tree_flatten(model.parameters())
+        return model, [(name, tuple(array.shape)) for name, array in parameters]
 
     def _how(
         self, path: str, leaf: str, shape: tuple[int, ...], module: Any, predicate: Callable[[str, Any], Any]

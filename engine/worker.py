@@ -24,7 +24,7 @@ from engine.events import (
     Loading,
     RunFailed,
     Shutdown,
-    decode,
+    decode_command,
     encode,
 )
 
@@ -55,7 +55,7 @@ class Worker:
         """Take commands until the parent is gone, then leave at once: nobody is there to read a reply."""
         with os.fdopen(stdin_fd, "rb") as stdin:
             for line in stdin:
-                command = decode(line)
+                command = decode_command(line)
                 if isinstance(command, Abort):
                     if event := self._aborts.get(command.run_id):
                         event.set()
@@ -92,6 +92,8 @@ class Worker:
 
         from engine import loader
 
+        # It warns of every architecture that transformers itself does not know.
+        logging.getLogger("transformers").setLevel(logging.ERROR)
         if self._model is not None:
             self._model.close()
             self._model = None

@@ -12,6 +12,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", default=default.model, metavar="PATH|HF_ID|default", help="the model; default needs no hub"
     )
+    add_memory_option(parser)
+    add_data_option(parser)
+
+
+def add_memory_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory",
         type=memory,
@@ -19,6 +24,10 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="8GB|auto",
         help="the most memory the model may use (default: auto)",
     )
+
+
+def add_data_option(parser: argparse.ArgumentParser) -> None:
+    default = Settings()
     parser.add_argument(
         "--data",
         type=lambda text: Path(text).expanduser(),

@@ -6,6 +6,7 @@ MLX's CPU backend multiplies quantised matrices with one thread at some 0.4 G we
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -15,6 +16,7 @@ from mlx_lm.models.switch_layers import SwiGLU, SwitchGLU
 
 from engine.kernels import quantised
 from engine.kernels.host_array import HostArray, host
+from engine.kernels.host_pass import HostPass
 from engine.kernels.threads import split
 
 # Up to so many rows, one pass of matvec a row is faster than dequantising the matrix for BLAS.
@@ -71,7 +73,7 @@ class DenseMatrix:
         return x @ self.w.T
 
 
-def matrix_of(module: nn.Module) -> Matrix | DenseMatrix | None:
+def matrix_of(module: Any) -> Matrix | DenseMatrix | None:
     """Views of a module's evaluated weights; None where the loops don't know the format."""
     if type(module) in (nn.Linear, nn.Embedding):
         return DenseMatrix(np.array(module.weight, copy=False)) if module.weight.dtype == mx.float32 else None
@@ -79,7 +81,8 @@ def matrix_of(module: nn.Module) -> Matrix | DenseMatrix | None:
         return None
     if "biases" not in module or module.scales.dtype != mx.float32:
         return None
-    return Matrix(*(np.array(module[name], copy=False) for name in ("weight", "scales", "biases")), module.bits)
+    w, s, b = (np.array(module[name], copy=False) for name in ("weight", "scales", "biases"))
+    return Matrix(w, s, b, module.bits)
 
 
 class CpuLinear(nn.Module):
@@ -168,7 +171,8 @@ def experts_of(module: nn.Module) -> CpuExperts | None:
         return None
     projections = [module.gate_proj, module.up_proj, module.down_proj]
     matrices = [matrix_of(p) for p in projections if "bias" not in p]
-    return CpuExperts(*matrices) if len(matrices) == 3 and all(matrices) else None
+    known = [matrix for matrix in matrices if isinstance(matrix, Matrix)]
+    return CpuExperts(*known) if len(known) == 3 else None
 
 
 def replace_linears(model: nn.Module, on_host: Callable[[], bool]) -> None:
@@ -181,3 +185,14 @@ def replace_linears(model: nn.Module, on_host: Callable[[], bool]) -> None:
         elif matrix is not None and type(module) in (nn.Embedding, nn.QuantizedEmbedding):
             replaced.append((path, CpuEmbedding(module, matrix, on_host)))
     model.update_modules(tree_unflatten(replaced))
+
+
+def take_over(model: nn.Module, forward: Callable) -> HostPass:
+    """Give an evaluated model this machine's kernels; `forward` is its plain forward pass.
+
+    The pass for single tokens is checked against MLX here, which also compiles what was not compiled before.
+    """
+    host_pass = HostPass()
+    replace_linears(model, host_pass.on_host)
+    host_pass.check(model, forward)
+    return host_pass

@@ -24,7 +24,7 @@ _DTYPES = {
 class HostArray(np.ndarray):
     """Differs from ndarray where MLX's methods differ: dtypes, flatten's range of axes."""
 
-    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> "HostArray":
+    def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
         wanted = np.dtype(_DTYPES[dtype] if isinstance(dtype, mx.Dtype) else dtype)
         return self if wanted == self.dtype else super().astype(wanted)
 
@@ -46,7 +46,7 @@ def to_mlx(value: Any) -> Any:
     return mx.array(np.ascontiguousarray(value)) if type(value) is HostArray else value
 
 
-def flatten(x: HostArray, start_axis: int = 0, end_axis: int = -1) -> HostArray:
+def flatten(x: np.ndarray, start_axis: int = 0, end_axis: int = -1) -> Any:
     end = end_axis % x.ndim
     start = start_axis % x.ndim
     return x.reshape(*x.shape[:start], -1, *x.shape[end + 1 :])
@@ -58,7 +58,7 @@ def _put_along_axis(x: HostArray, indices: Any, values: Any, axis: int) -> HostA
     return out
 
 
-def _split(x: HostArray, where: Any, axis: int = 0) -> list[HostArray]:
+def _split(x: HostArray, where: Any, axis: int = 0) -> list[Any]:
     return np.split(x, where, axis)
 
 

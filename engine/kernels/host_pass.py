@@ -25,6 +25,7 @@ log = logging.getLogger("pagoda.engine")
 TOLERANCE = 1e-4
 # Functions that choose experts are left to MLX: see host_array.
 _CHOOSING = ("softmax", "sigmoid", "argpartition", "topk", "sort")
+_kv_cache: Any = KVCache
 _update_on_mlx = KVCache.update_and_fetch
 
 
@@ -75,20 +76,20 @@ class HostPass:
     def _exchanged(self) -> Iterator[None]:
         for names, name, _, on_host in self._exchanges:
             names[name] = on_host
-        KVCache.update_and_fetch = _update_on_host
+        _kv_cache.update_and_fetch = _update_on_host
         self._going_on = True
         try:
             yield
         finally:
             self._going_on = False
-            KVCache.update_and_fetch = _update_on_mlx
+            _kv_cache.update_and_fetch = _update_on_mlx
             for names, name, on_mlx, _ in self._exchanges:
                 names[name] = on_mlx
 
 
 def _exchanges() -> Iterator[tuple[dict[str, Any], str, Any, Any]]:
     """(module's names, name, what MLX has there, what the host has there) of every module of models and layers."""
-    compiled = type(mx.compile(lambda x: x))
+    compiled: Any = type(mx.compile(lambda x: x))
     for module in _modules():
         names = vars(module)
         for name, value in list(names.items()):
@@ -112,7 +113,7 @@ def _uncompiled(function: Any) -> FunctionType:
     return plain
 
 
-def _update_on_host(cache: KVCache, keys: Any, values: Any) -> tuple[Any, Any]:
+def _update_on_host(cache: Any, keys: Any, values: Any) -> tuple[Any, Any]:
     """KVCache.update_and_fetch for one token, written in place into memory that only this cache has."""
     if type(keys) is not HostArray:
         return _update_on_mlx(cache, keys, values)

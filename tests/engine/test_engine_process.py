@@ -142,9 +142,9 @@ async def test_an_engine_that_always_dies_while_loading_is_given_up(tiny_model, 
     spawn = client._spawn
 
     async def spawn_and_kill():
-        reader = await spawn()
-        os.kill(client.pid, signal.SIGKILL)
-        return reader
+        child, reader = await spawn()
+        child.kill()
+        return child, reader
 
     monkeypatch.setattr(client, "_spawn", spawn_and_kill)
     await client.start()

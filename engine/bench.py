@@ -1,0 +1,118 @@
+"""How fast a model runs under a budget: prompt, tokens, bytes, and what the disk and the memory would have allowed."""
+
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+
+import mlx.core as mx
+import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
+
+from engine import inspection, machine, memory
+from engine.decode import prefill
+from engine.loader import PagedModel, load
+
+
+@dataclass(frozen=True)
+class Result:
+    """`limit_tokens_per_s` is what the measured disk and memory bandwidth allow for the bytes that had to move.
+
+    `prefetch_hit_rate` is None as long as nothing is prefetched.
+    """
+
+    model: str
+    model_path: str
+    device: str
+    budget_bytes: int
+    trunk_bytes: int
+    expert_bytes: int
+    slot_bytes: int
+    peak_rss_bytes: int
+    load_s: float
+    prompt_tokens: int
+    ttft_s: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    tpot_s_p50: float
+    bytes_read_per_token: float
+    expert_hit_rate: float
+    prefetch_hit_rate: float | None
+    disk_bytes_per_s: float
+    memory_bytes_per_s: float
+    limit_tokens_per_s: float
+    limit_ratio: float
+    tokens: list[int]
+
+    def to_dict(self) -> dict:
+        return asdict(self)
+
+
+def bench(
+    folder: Path,
+    *,
+    memory_bytes: int | None = None,
+    expert_bytes: int | float | str | None = None,
+    prompt_tokens: int = 128,
+    tokens: int = 64,
+) -> Result:
+    """Load, read a random prompt (seed 0), write `tokens` greedy tokens, measure. Raises EngineError."""
+    opened_at = perf_counter()
+    budget = "auto" if memory_bytes is None else memory_bytes
+    model = load(folder, memory_bytes=budget, expert_bytes=expert_bytes)
+    load_s = perf_counter() - opened_at
+    sizes = model.sizes
+    vocabulary = len(model.tokenizer)
+    prompt = np.random.default_rng(0).integers(vocabulary // 10, vocabulary // 2, max(prompt_tokens, 2)).tolist()
+
+    cache, started = make_prompt_cache(model), perf_counter()
+    for _ in prefill(model, prompt[:-1], cache):
+        pass
+    made, times = [prompt[-1]], []
+    first, before = 0.0, (0, 0, 0)
+    for _ in range(tokens):
+        logits = model(mx.array([made[-1:]]), cache=cache)[0, -1]
+        made.append(int(mx.argmax(logits)))
+        times.append(perf_counter())
+        if len(times) == 1:
+            first, before = times[0] - started, _moved(model)
+    read, hits, reads = (now - then for now, then in zip(_moved(model), before, strict=True))
+    peak = memory.peak_rss_bytes()
+    model.close()
+
+    gaps = [b - a for a, b in pairwise(times)]
+    per_token = sum(gaps) / len(gaps) if gaps else 0.0
+    read_per_token = read / len(gaps) if gaps else 0.0
+    looked_at = inspection.inspect(folder, memory_bytes)
+    disk, ram = looked_at.disk_bytes_per_s, machine.memory_speed()
+    limit = inspection.limit(sizes.trunk_bytes + looked_at.expert_bytes_per_token, read_per_token, disk, ram)
+    speed = 1 / per_token if per_token else 0.0
+    return Result(
+        model=folder.name,
+        model_path=str(folder),
+        device=str(mx.default_device()),
+        budget_bytes=sizes.budget_bytes,
+        trunk_bytes=sizes.trunk_bytes,
+        expert_bytes=sizes.expert_bytes,
+        slot_bytes=sizes.slot_bytes,
+        peak_rss_bytes=peak,
+        load_s=load_s,
+        prompt_tokens=len(prompt),
+        ttft_s=first,
+        prefill_tokens_per_s=len(prompt) / first,
+        decode_tokens_per_s=speed,
+        tpot_s_p50=sorted(gaps)[len(gaps) // 2] if gaps else 0.0,
+        bytes_read_per_token=read_per_token,
+        expert_hit_rate=hits / (hits + reads) if hits + reads else 1.0,
+        prefetch_hit_rate=None,
+        disk_bytes_per_s=disk,
+        memory_bytes_per_s=ram,
+        limit_tokens_per_s=limit,
+        limit_ratio=speed / limit,
+        tokens=made[1:],
+    )
+
+
+def _moved(model: PagedModel) -> tuple[int, int, int]:
+    stats = model.stats()
+    return stats.bytes_read, stats.expert_hits, stats.expert_reads
