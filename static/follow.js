@@ -14,6 +14,7 @@ export class Follower {
     this.scroller = scroller;
     this.report = report;
     this.following = true;
+    this.lastTop = 0;
     this.onScroll = () => this.noticeScroll();
     scroller.addEventListener("scroll", this.onScroll, { passive: true });
     this.observer = new ResizeObserver(() => this.settle());
@@ -21,15 +22,19 @@ export class Follower {
     this.observer.observe(scroller);
   }
 
+  // Only a move upwards is a wish to stay: text that grew meanwhile also leaves the bottom out of sight.
   noticeScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
-    this.following = scrollHeight - scrollTop - clientHeight <= NEAR;
-    this.report(this.following);
+    const near = scrollHeight - scrollTop - clientHeight <= NEAR;
+    if (near) this.following = true;
+    else if (scrollTop < this.lastTop) this.following = false;
+    this.lastTop = scrollTop;
+    this.report(near || this.following);
   }
 
   settle() {
     if (this.following) this.scroller.scrollTop = this.scroller.scrollHeight;
-    else this.noticeScroll();
+    this.noticeScroll();
   }
 
   toNewest(smooth = false) {

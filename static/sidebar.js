@@ -28,7 +28,7 @@ export default {
           <section v-for="group in groups" :key="group.name">
             <h2>{{ t(group.name) }}</h2>
             <ul>
-              <li v-for="row in group.rows" :key="row.id" class="pg-row" :class="{current: row.id === currentId}"
+              <li v-for="row in group.rows" :key="row.id" class="pg-row" :class="{current: row.id === currentId, asked: row.id === deleting?.id}"
                   :data-conversation="row.id" :data-dot="dot(row)">
                 <form v-if="renaming?.id === row.id" @submit.prevent="rename">
                   <input ref="name" v-model="renaming.title" :aria-label="t('sidebar.title')" maxlength="200"
