@@ -21,10 +21,10 @@ PUSH_INTERVAL_S = 0.1  # 4,000 tokens cost 2 s of server CPU at ten pushes a sec
 class Feed:
     """Lives as long as the NiceGUI client; `listen` and `rest` follow its connection."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, transcript: Transcript, sidebar: Sidebar) -> None:
         self._gateway = gateway
-        self.transcript = Transcript(self.open, self.read)
-        self.sidebar = Sidebar()
+        self._transcript = transcript
+        self._sidebar = sidebar
         self._on_screen: str | None = None
         self._generation = 0
         self._unsubscribe = lambda: None
@@ -44,8 +44,8 @@ class Feed:
         """The tab is connected (again): tell it everything, then every change. No await, so nothing falls between."""
         self.rest()
         self._unsubscribe = self._gateway.subscribe(self._receive)
-        self.sidebar.rows(self._gateway.conversations())
-        self.transcript.model(self._gateway.model_status())
+        self._sidebar.rows(self._gateway.conversations())
+        self._transcript.model(self._gateway.model_status())
         if self._on_screen is not None:
             self._show()
 
@@ -73,9 +73,9 @@ class Feed:
         try:
             snapshot = self._gateway.conversation(self._on_screen)
         except NotFound:
-            self.transcript.missing(self._on_screen, self._generation)
+            self._transcript.missing(self._on_screen, self._generation)
             return
-        self.transcript.show({**snapshot, "now": time.time()}, self._generation)
+        self._transcript.show({**snapshot, "now": time.time()}, self._generation)
         self._gateway.mark_read(self._on_screen)
 
     def read(self, conversation_id: str) -> None:
@@ -112,13 +112,13 @@ class Feed:
         deltas, rows, messages, model = self._deltas.drain(), self._rows, self._messages, self._model
         self._forget_pending()
         if messages and self._on_screen is not None:
-            self.transcript.merge(self._on_screen, list(messages.values()), time.time())
+            self._transcript.merge(self._on_screen, list(messages.values()), time.time())
         if deltas:
-            self.transcript.deltas(deltas)
+            self._transcript.deltas(deltas)
         for conversation_id, row in rows.items():
             if row is None:
-                self.sidebar.gone(conversation_id)
+                self._sidebar.gone(conversation_id)
             else:
-                self.sidebar.row(row)
+                self._sidebar.row(row)
         if model is not None:
-            self.transcript.model(model)
+            self._transcript.model(model)

@@ -13,9 +13,12 @@ from backend.gateway import Gateway
 from ui.assets import static_folder, static_url
 from ui.composer import Composer
 from ui.feed import Feed
+from ui.sidebar import Sidebar
+from ui.transcript import Transcript
 from ui.words import all_words
 
 RECONNECT_TIMEOUT_S = 60  # a network cut of half a minute ends in the same page, not in a reload
+HISTORY = 3000  # pushes kept for a tab that is cut off: ten a second for the timeout and the time to notice the cut
 MESSAGE_LIMIT = 200_000  # characters; more than any context here holds, and far below what a POST can carry
 
 _STYLES = ("pagoda", "sidebar", "transcript", "prose", "composer")
@@ -42,8 +45,11 @@ def install(fastapi_app: FastAPI, gateway: Gateway) -> None:
 
     def build(client: Client) -> None:
         ui.add_head_html(_head())
-        feed = Feed(gateway)
+        sidebar, transcript = Sidebar(), Transcript()
         Composer(MESSAGE_LIMIT)
+        feed = Feed(gateway, transcript, sidebar)
+        transcript.on_open(feed.open)
+        transcript.on_read(feed.read)
 
         def disconnected() -> None:
             # After a network cut the old socket is found dead only when the new one serves the tab already.
@@ -68,6 +74,7 @@ def install(fastapi_app: FastAPI, gateway: Gateway) -> None:
         favicon=static_folder() / "pagoda.svg",
         viewport="width=device-width, initial-scale=1, viewport-fit=cover, interactive-widget=resizes-content",
         reconnect_timeout=RECONNECT_TIMEOUT_S,
+        message_history_length=HISTORY,
         tailwind=False,
         show_welcome_message=False,
     )

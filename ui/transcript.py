@@ -13,18 +13,21 @@ from ui.assets import static_folder
 
 
 class Transcript(Element, component=static_folder() / "transcript.js"):
-    def __init__(self, on_open: Callable[[str | None, int], None], on_read: Callable[[str], None]) -> None:
-        """`on_open(conversation_id, generation)`: the person looks at it now and needs a snapshot that carries the
-        generation. `on_read(conversation_id)`: what has arrived there was seen."""
-        super().__init__()
+    def on_open(self, handler: Callable[[str | None, int], None]) -> None:
+        """Call `handler(conversation_id, generation)` when the person looks at another conversation (None: a new
+        chat), or misses something of this one: a snapshot that carries the generation is due."""
 
         def opened(event: GenericEventArguments) -> None:
-            on_open(event.args["id"], int(event.args["generation"]))
-
-        def read(event: GenericEventArguments) -> None:
-            on_read(event.args["id"])
+            handler(event.args["id"], int(event.args["generation"]))
 
         self.on("open", opened)
+
+    def on_read(self, handler: Callable[[str], None]) -> None:
+        """Call `handler(conversation_id)` when what has arrived there was seen."""
+
+        def read(event: GenericEventArguments) -> None:
+            handler(event.args["id"])
+
         self.on("read", read)
 
     def show(self, snapshot: dict[str, Any], generation: int) -> None:

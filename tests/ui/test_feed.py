@@ -1,0 +1,145 @@
+"""What one tab is told: its conversation streams, nothing falls between snapshot and stream, ten pushes a second."""
+
+import asyncio
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.backend.conftest import House
+from ui.feed import PUSH_INTERVAL_S, Feed
+
+
+class Tab:
+    """Stands for both components in the browser: writes down every call."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...], float]] = []
+        self._heard = asyncio.Event()
+
+    def __getattr__(self, name: str):
+        def call(*args: Any) -> None:
+            self.calls.append((name, args, time.monotonic()))
+            self._heard.set()
+
+        return call
+
+    def of(self, name: str) -> list[tuple[Any, ...]]:
+        return [args for called, args, _ in self.calls if called == name]
+
+    async def until(self, condition) -> None:
+        while not condition():
+            self._heard.clear()
+            await asyncio.wait_for(self._heard.wait(), 5)
+
+    def text(self) -> str:
+        """What the page would show: the newest snapshot, and the deltas after it."""
+        text = ""
+        for name, args, _ in self.calls:
+            if name == "show":
+                text = "".join(message["text"] for message in args[0]["messages"] if message["role"] == "assistant")
+            if name == "deltas":
+                for delta in args[0]:
+                    text += delta["text"][max(0, len(text) - delta["offset"]) :]
+        return text
+
+
+class Desk:
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.tab = Tab()
+        self.feed = Feed(house.gateway, self.tab, self.tab)  # type: ignore[arg-type]
+        self.feed.listen()
+
+
+@pytest.fixture
+def desk(house: House) -> Desk:
+    return Desk(house)
+
+
+async def test_a_tab_hears_the_rows_and_the_model_as_soon_as_it_is_there(house: House):
+    conversation = house.conversation()
+    desk = Desk(house)
+    [(rows,)] = desk.tab.of("rows")
+    assert [row["id"] for row in rows] == [conversation]
+    assert len(desk.tab.of("model")) == 1
+
+
+async def test_snapshot_and_stream_together_are_the_whole_text(desk: Desk):
+    conversation = desk.house.conversation()
+    _, call = await desk.house.send(conversation, "q")
+    await call.token("one ")
+    desk.feed.open(conversation, 1)
+    await call.token("two ")
+    await call.token("three")
+    await desk.tab.until(lambda: desk.tab.text().endswith("three"))
+    assert desk.tab.text() == "one two three"
+    await call.finish()
+
+
+async def test_the_text_of_another_conversation_never_reaches_the_tab(desk: Desk):
+    shown, other = desk.house.conversation(), desk.house.conversation()
+    desk.feed.open(shown, 1)
+    await desk.house.turn(other, "q", "secret of the other")
+    await desk.tab.until(lambda: any(row["id"] == other and row["unread"] for (row,) in desk.tab.of("row")))
+    assert desk.tab.of("deltas") == []
+    assert desk.tab.of("merge") == []
+
+
+async def test_a_snapshot_carries_the_generation_it_was_asked_with(desk: Desk):
+    first, second = desk.house.conversation(), desk.house.conversation()
+    desk.feed.open(first, 7)
+    desk.feed.open(second, 8)
+    assert [(snapshot["id"], generation) for snapshot, generation in desk.tab.of("show")] == [(first, 7), (second, 8)]
+
+
+async def test_a_conversation_that_is_gone_is_told(desk: Desk):
+    desk.feed.open("c_none", 3)
+    assert desk.tab.of("missing") == [("c_none", 3)]
+
+
+async def test_pushes_keep_their_distance_however_fast_the_tokens_are(desk: Desk):
+    conversation = desk.house.conversation()
+    desk.feed.open(conversation, 1)
+    _, call = await desk.house.send(conversation, "q")
+    for _ in range(60):
+        await call.token("word ")
+        await asyncio.sleep(0.005)  # the pace of the tokens, which is what is tested
+    await call.finish()
+    await desk.tab.until(lambda: desk.tab.text() == "word " * 60)
+    times = [when for name, _, when in desk.tab.calls if name == "deltas"]
+    assert len(times) >= 2
+    assert all(later - earlier > 0.9 * PUSH_INTERVAL_S for earlier, later in pairwise(times))
+
+
+async def test_a_tab_that_left_hears_nothing_and_one_that_comes_back_gets_everything(desk: Desk):
+    conversation = desk.house.conversation()
+    desk.feed.open(conversation, 1)
+    _, call = await desk.house.send(conversation, "q")
+    desk.feed.rest()
+    heard = len(desk.tab.calls)
+    await call.token("while nobody looked")
+    assert len(desk.tab.calls) == heard
+    desk.feed.listen()
+    assert desk.tab.text() == "while nobody looked"
+    await call.finish()
+
+
+async def test_coming_back_twice_is_one_subscription(desk: Desk):
+    conversation = desk.house.conversation()
+    desk.feed.listen()
+    desk.feed.open(conversation, 1)
+    await desk.house.turn(conversation, "q", "once")
+    await desk.tab.until(lambda: desk.tab.text() != "")
+    seen = [delta for (batch,) in desk.tab.of("deltas") for delta in batch if delta["text"]]
+    assert [delta["text"] for delta in seen] == ["once"]
+
+
+async def test_what_a_person_looks_at_is_read(desk: Desk):
+    conversation = desk.house.conversation()
+    await desk.house.turn(conversation, "q", "new")
+    assert desk.house.gateway.conversations()[0]["unread"]
+    desk.feed.open(conversation, 1)
+    assert not desk.house.gateway.conversations()[0]["unread"]
+    desk.feed.read("c_none")  # deleted in another tab meanwhile: harmless
