@@ -33,58 +33,58 @@ def lay_out(x, bits, group, planes, sums):
 
 
 @njit(**_LOOP)
-def _spread(scales, words_per_group, out):
-    for g in range(scales.shape[0]):
-        scale = scales[g]
-        for j in range(g * words_per_group, (g + 1) * words_per_group):
-            out[j] = scale
+def _spread(scales, row, words_per_group, out):
+    for g in range(scales.shape[1]):
+        scale = scales[row, g]
+        for j in range(words_per_group):
+            out[g * words_per_group + j] = scale
 
 
 @njit(**_LOOP)
-def _word4(v, x, j):
-    return (
-        (x[0, j] * float32(int32(v & uint32(0xF))) + x[1, j] * float32(int32(v & uint32(0xF0))))
-        + (x[2, j] * float32(int32(v & uint32(0xF00))) + x[3, j] * float32(int32(v & uint32(0xF000))))
-        + (x[4, j] * float32(int32(v & uint32(0xF0000))) + x[5, j] * float32(int32(v & uint32(0xF00000))))
-        + (x[6, j] * float32(int32(v & uint32(0xF000000))) + x[7, j] * float32(int32(v >> uint32(28))))
-    )
+def _dot_rows4(x, sums, w, s, b, y):
+    words, groups = w.shape[1], s.shape[1]
+    scale = np.empty(words, np.float32)
+    for row in range(w.shape[0]):
+        _spread(s, row, words // groups, scale)
+        total = float32(0)
+        for j in range(words):
+            v = w[row, j]
+            total += scale[j] * (
+                (x[0, j] * float32(int32(v & uint32(0xF))) + x[1, j] * float32(int32(v & uint32(0xF0))))
+                + (x[2, j] * float32(int32(v & uint32(0xF00))) + x[3, j] * float32(int32(v & uint32(0xF000))))
+                + (x[4, j] * float32(int32(v & uint32(0xF0000))) + x[5, j] * float32(int32(v & uint32(0xF00000))))
+                + (x[6, j] * float32(int32(v & uint32(0xF000000))) + x[7, j] * float32(int32(v >> uint32(28))))
+            )
+        for g in range(groups):
+            total += sums[g] * b[row, g]
+        y[row] = total
 
 
 @njit(**_LOOP)
-def _word8(v, x, j):
-    return (x[0, j] * float32(int32(v & uint32(0xFF))) + x[1, j] * float32(int32(v & uint32(0xFF00)))) + (
-        x[2, j] * float32(int32(v & uint32(0xFF0000))) + x[3, j] * float32(int32(v >> uint32(24)))
-    )
+def _dot_rows8(x, sums, w, s, b, y):
+    words, groups = w.shape[1], s.shape[1]
+    scale = np.empty(words, np.float32)
+    for row in range(w.shape[0]):
+        _spread(s, row, words // groups, scale)
+        total = float32(0)
+        for j in range(words):
+            v = w[row, j]
+            total += scale[j] * (
+                (x[0, j] * float32(int32(v & uint32(0xFF))) + x[1, j] * float32(int32(v & uint32(0xFF00))))
+                + (x[2, j] * float32(int32(v & uint32(0xFF0000))) + x[3, j] * float32(int32(v >> uint32(24))))
+            )
+        for g in range(groups):
+            total += sums[g] * b[row, g]
+        y[row] = total
 
 
 @njit(**_LOOP)
 def dot_rows(planes, sums, w, s, b, bits, y, lo, hi):
     """y[lo:hi] = rows lo to hi of the quantised matrix times the activation that was laid out."""
-    words, groups = w.shape[1], s.shape[1]
-    per_group = words // groups
-    scale, scale2 = np.empty(words, np.float32), np.empty(words, np.float32)
-    row = lo
-    while row < hi:
-        # Two rows at a time share the loads of the activation.
-        other = row + 1 if row + 1 < hi else row
-        _spread(s[row], per_group, scale)
-        _spread(s[other], per_group, scale2)
-        first, second = w[row], w[other]
-        total, total2 = float32(0), float32(0)
-        if bits == 4:
-            for j in range(words):
-                total += scale[j] * _word4(first[j], planes, j)
-                total2 += scale2[j] * _word4(second[j], planes, j)
-        else:
-            for j in range(words):
-                total += scale[j] * _word8(first[j], planes, j)
-                total2 += scale2[j] * _word8(second[j], planes, j)
-        for g in range(groups):
-            total += sums[g] * b[row, g]
-            total2 += sums[g] * b[other, g]
-        y[row] = total
-        y[other] = total2
-        row += 2
+    if bits == 4:
+        _dot_rows4(planes, sums, w[lo:hi], s[lo:hi], b[lo:hi], y[lo:hi])
+    else:
+        _dot_rows8(planes, sums, w[lo:hi], s[lo:hi], b[lo:hi], y[lo:hi])
 
 
 @njit(**_LOOP)
@@ -131,8 +131,8 @@ def dequantise(w, s, b, bits, out, lo, hi):
     scale, bias = np.empty(words, np.float32), np.empty(words, np.float32)
     mask = uint32((1 << bits) - 1)
     for o in range(lo, hi):
-        _spread(s[o], per_group, scale)
-        _spread(b[o], per_group, bias)
+        _spread(s, o, per_group, scale)
+        _spread(b, o, per_group, bias)
         for p in range(32 // bits):
             shift = uint32(p * bits)
             for j in range(words):
