@@ -1,0 +1,113 @@
+"""The command as a person types it: answers fast, refuses in words, ends when told."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from backend.access_token import kept_token
+from backend.cli import main
+from backend.config import parse_memory
+
+_ROOT = Path(__file__).parents[2]
+
+
+def pagoda(*arguments: str, **options) -> subprocess.Popen:
+    code = "import sys; from backend.cli import main; sys.exit(main())"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        **options,
+    )
+
+
+def test_help_is_there_without_loading_anything_heavy(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0 and "serve" in capsys.readouterr().out
+    code = (
+        "import sys; from backend.cli import _parser; _parser(); "
+        "print([m for m in ('mlx', 'nicegui', 'uvicorn', 'numpy', 'fastapi') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], cwd=_ROOT, text=True).strip() == "[]"
+
+
+def test_the_version_is_told(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("pagoda ")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8GB", 8 * 10**9), ("512MiB", 512 * 2**20), ("1.5 g", 1_500_000_000), ("1000", 1000), ("auto", None)],
+)
+def test_sizes_are_read_as_people_write_them(text, size):
+    assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "8 elephants", "-1GB", "0", "GB", "1e9"])
+def test_a_wrong_size_is_refused_with_an_example(text, capsys):
+    with pytest.raises(ValueError, match="8GB"):
+        parse_memory(text)
+    with pytest.raises(SystemExit):
+        main(["serve", f"--memory={text}"])
+    assert "8GB" in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_said_with_a_way_out(tmp_path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["serve", "--port", str(port), "--data", str(tmp_path), "--no-open"]) == 1
+    assert f"--port {port + 1}" in capsys.readouterr().err
+
+
+def test_an_address_of_another_machine_is_refused_in_words(tmp_path, capsys):
+    assert main(["--host", "192.0.2.1", "--port", "0", "--data", str(tmp_path), "--no-open"]) == 1
+    assert "--host" in capsys.readouterr().err
+
+
+def test_the_token_is_kept_for_its_owner_only_and_can_be_chosen(tmp_path, monkeypatch):
+    token = kept_token(tmp_path)
+    assert len(token) >= 32 and kept_token(tmp_path) == token
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("PAGODA_TOKEN", "chosen")
+    assert kept_token(tmp_path) == "chosen"
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_serve_prints_its_address_answers_and_ends_within_five_seconds(tmp_path, how):
+    # A model that does not exist: the page has to be there all the same.
+    process = pagoda("--port", "0", "--data", str(tmp_path), "--no-open", "--model", str(tmp_path / "nothing"))
+    try:
+        address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())[0]
+        assert httpx.get(f"{address}healthz").json()["status"] == "ok"
+        second = pagoda("serve", "--port", "0", "--data", str(tmp_path), "--no-open")
+        _, words = second.communicate(timeout=60)
+        assert second.returncode == 1 and f"process {process.pid}" in words and "Traceback" not in words
+        with httpx.stream("GET", f"{address}api/conversations/{_new(address)}/chunks") as stream:
+            assert stream.status_code == 200
+            began = time.monotonic()
+            process.send_signal(how)
+            _, words = process.communicate(timeout=20)
+            assert time.monotonic() - began < 5
+        assert process.returncode == 0, words
+        assert "Traceback" not in words
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _new(address: str) -> str:
+    return httpx.post(f"{address}api/conversations", json={}).json()["id"]
