@@ -13,14 +13,14 @@ GatewayError
 
 
 class GatewayError(Exception):
-    """Base of all. `message` says what happened, why, and what to do next."""
+    """Base of all. `message` says what happened, why, and what to do next; `param` names the field it is about."""
 
     status = 500
     kind = "internal_error"
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message, self.param = message, param
 
 
 class Invalid(GatewayError):

@@ -272,7 +272,7 @@ class Gateway:
     def answer(self, model: str | None, request: Generate, deliver: Callable[[Payload], bool]) -> Run:
         """A reply that belongs to an API request, not to a conversation: same queue, same source, no journal."""
         self._accepting()
-        run = Run(self.source(model), self.queue, request.run_id, lambda: request, deliver)
+        run = Run(self.source(model), self.queue, request.run_id, lambda: request, deliver, share="api")
         self._follow(request.run_id, run)
         return run
 

@@ -172,7 +172,7 @@ def install_errors(app: FastAPI) -> None:
 
     @app.exception_handler(GatewayError)
     async def of_the_gateway(request: Request, error: GatewayError) -> JSONResponse:
-        return JSONResponse(error_body(request.url.path, error.kind, error.message), error.status)
+        return JSONResponse(error_body(request.url.path, error.kind, error.message, error.param), error.status)
 
     @app.exception_handler(RequestValidationError)
     async def of_the_body(request: Request, error: RequestValidationError) -> JSONResponse:

@@ -35,8 +35,9 @@ class Run:
         key: str,
         request: Callable[[], Generate],
         deliver: Callable[[Payload], bool],
+        share: str | None = None,
     ) -> None:
-        self._source, self._queue, self._key = source, queue, key
+        self._source, self._queue, self._key, self._share = source, queue, key, share
         self._request = request
         self._deliver = deliver
         self._abort = AbortController()
@@ -48,7 +49,11 @@ class Run:
     def start(self) -> asyncio.Task[None]:
         """Line up now; the rest happens in the returned task."""
         self._ticket = self._queue.enter(
-            self._source.name, self._key, lambda n: self._throttle.offer(self._meter.queued(n)), self._source.capacity
+            self._source.name,
+            self._key,
+            lambda place: self._throttle.offer(self._meter.queued(place)),
+            self._source.capacity,
+            self._share,
         )
         self._abort.signal.on_abort(self._on_abort)
         return asyncio.get_running_loop().create_task(self._go())
