@@ -17,10 +17,12 @@ from mlx_lm.models.switch_layers import SwiGLU, SwitchGLU
 from engine.kernels import quantised
 from engine.kernels.host_array import HostArray, host
 from engine.kernels.host_pass import HostPass
-from engine.kernels.threads import split
+from engine.kernels.threads import each, keep_blas_to_one_thread, split
 
 # Up to so many rows, one pass of matvec a row is faster than dequantising the matrix for BLAS.
 FEW_ROWS = 3
+# Rows dequantised at a time: half a MB at 1,024 columns.
+BLOCK_ROWS = 128
 _BITS = (4, 8)
 
 
@@ -40,26 +42,42 @@ class Matrix:
     def __getitem__(self, slot: int) -> "Matrix":
         return Matrix(self.w[slot], self.s[slot], self.b[slot], self.bits)
 
-    def times(self, x: np.ndarray) -> np.ndarray:
-        """x [n, I] times the transposed matrix [O, I]: [n, O]."""
-        rows, weights = self.w.shape[0], self.w.size * 32 // self.bits
-        if len(x) > FEW_ROWS:
-            return quantised.planes_of(x, self.bits) @ self.dense().T
-        y = np.empty((len(x), rows), np.float32)
-        for one, out in zip(x, y, strict=True):
-            split(
-                lambda lo, hi, one=one, out=out: quantised.matvec(one, *self.arrays, self.bits, out, lo, hi),
-                rows,
-                weights,
-            )
-        return y
+    @property
+    def weights(self) -> int:
+        return self.w.size * 32 // self.bits
 
-    def dense(self) -> np.ndarray:
-        """The matrix in float32 [O, I], its columns in the order of `planes_of`."""
-        rows, words = self.w.shape
-        out = np.empty((rows, 32 // self.bits, words), np.float32)
-        split(lambda lo, hi: quantised.dequantise(*self.arrays, self.bits, out, lo, hi), rows, out.size)
-        return out.reshape(rows, -1)
+    def times(self, x: np.ndarray) -> np.ndarray:
+        """x [n, I] times the transposed matrix [O, I], on all threads where that is worth while: [n, O]."""
+        out = np.empty((len(x), self.w.shape[0]), np.float32)
+        if len(x) <= FEW_ROWS:
+            split(lambda lo, hi: self._one_by_one(x, out, lo, hi), self.w.shape[0], self.weights)
+        else:
+            planes = quantised.planes_of(x, self.bits)
+            split(lambda lo, hi: self._dense(planes, out, lo, hi), self.w.shape[0], self.weights * len(x) // FEW_ROWS)
+        return out
+
+    def times_here(self, x: np.ndarray) -> np.ndarray:
+        """Like `times`, on the calling thread alone."""
+        out = np.empty((len(x), self.w.shape[0]), np.float32)
+        if len(x) <= FEW_ROWS:
+            self._one_by_one(x, out, 0, self.w.shape[0])
+        else:
+            self._dense(quantised.planes_of(x, self.bits), out, 0, self.w.shape[0])
+        return out
+
+    def _one_by_one(self, x: np.ndarray, out: np.ndarray, lo: int, hi: int) -> None:
+        for row, to in zip(x, out, strict=True):
+            quantised.matvec(row, self.w, self.s, self.b, self.bits, to, lo, hi)
+
+    def _dense(self, planes: np.ndarray, out: np.ndarray, lo: int, hi: int) -> None:
+        """out[:, lo:hi], by BLAS from dequantised rows; a block of them at a time, so that it stays in the cache."""
+        words = self.w.shape[1]
+        block = np.empty((min(BLOCK_ROWS, hi - lo), 32 // self.bits, words), np.float32)
+        for start in range(lo, hi, BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, hi)
+            some = block[: stop - start]
+            quantised.dequantise(self.w[start:stop], self.s[start:stop], self.b[start:stop], self.bits, some)
+            np.matmul(planes, some.reshape(stop - start, -1).T, out=out[:, start:stop])
 
 
 @dataclass(frozen=True)
@@ -70,7 +88,9 @@ class DenseMatrix:
 
     def times(self, x: np.ndarray) -> np.ndarray:
         """x [n, I] times the transposed matrix: [n, O]."""
-        return x @ self.w.T
+        out = np.empty((len(x), len(self.w)), np.float32)
+        split(lambda lo, hi: np.matmul(x, self.w[lo:hi].T, out=out[:, lo:hi]), len(self.w), self.w.size * len(x))
+        return out
 
 
 def matrix_of(module: Any) -> Matrix | DenseMatrix | None:
@@ -145,12 +165,15 @@ class CpuExperts:
         split(lambda lo, hi: quantised.swiglu_experts(x, slots, *parts, bits, out, lo, hi), len(slots), weights)
 
     def _many(self, rows: np.ndarray, slots: np.ndarray, out: np.ndarray) -> None:
-        """Each expert once: its tokens gathered, its matrices dequantised, three products, results put in place."""
-        for slot in np.unique(slots):
+        """Each expert once, on one thread: its tokens gathered, three products, results put in place."""
+
+        def one_expert(slot: int) -> None:
             token, k = np.nonzero(slots == slot)
             x = rows[token]
-            gate, up = self.gate[slot].times(x), self.up[slot].times(x)
-            out[token, k] = self.down[slot].times(gate / (1 + np.exp(-gate)) * up)
+            gate, up = self.gate[slot].times_here(x), self.up[slot].times_here(x)
+            out[token, k] = self.down[slot].times_here(gate / (1 + np.exp(-gate)) * up)
+
+        each(one_expert, np.unique(slots).tolist())
 
 
 def rows_of(x: mx.array | HostArray) -> np.ndarray:
@@ -192,6 +215,7 @@ def take_over(model: nn.Module, forward: Callable) -> HostPass:
 
     The pass for single tokens is checked against MLX here, which also compiles what was not compiled before.
     """
+    keep_blas_to_one_thread()
     host_pass = HostPass()
     replace_linears(model, host_pass.on_host)
     host_pass.check(model, forward)

@@ -121,8 +121,8 @@ def swiglu_experts(x, slots, gate, up, down, bits, out, lo, hi):
 
 
 @njit(**_LOOP)
-def dequantise(w, s, b, bits, out, lo, hi):
-    """Rows lo to hi as float32, out [O, P, W]: value p of word j of row o at out[o, p, j].
+def dequantise(w, s, b, bits, out):
+    """The matrix as float32, out [O, P, W]: value p of word j of row o at out[o, p, j].
 
     In this order every store is contiguous; `planes_of` puts activations in the same order.
     """
@@ -130,7 +130,7 @@ def dequantise(w, s, b, bits, out, lo, hi):
     per_group = words // groups
     scale, bias = np.empty(words, np.float32), np.empty(words, np.float32)
     mask = uint32((1 << bits) - 1)
-    for o in range(lo, hi):
+    for o in range(w.shape[0]):
         _spread(s, o, per_group, scale)
         _spread(b, o, per_group, bias)
         for p in range(32 // bits):

@@ -1,8 +1,14 @@
-"""A few long-lived threads for kernels that release the interpreter lock."""
+"""A few long-lived threads for kernels that release the interpreter lock.
+
+BLAS gets one thread for each call and we run several calls at once: its own threads spin while they wait for each
+other, and on a busy machine a product then took four times as long.
+"""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+
+import threadpoolctl
 
 # Below so many weights a second thread costs more than it gives: waking it takes some 30 microseconds.
 WORTH_A_THREAD = 1_000_000
@@ -29,3 +35,22 @@ def split(work: Callable[[int, int], None], count: int, weights: int) -> None:
     work(bounds[0], bounds[1])
     for other in others:
         other.result()
+
+
+def each(work: Callable[[int], None], items: Sequence[int]) -> None:
+    """Run `work(item)` for all items on all threads; who is done takes the next one."""
+    left = iter(list(items))
+
+    def take() -> None:
+        for item in left:
+            work(item)
+
+    others = [_pool.submit(take) for _ in range(min(_threads, len(items)) - 1)]
+    take()
+    for other in others:
+        other.result()
+
+
+def keep_blas_to_one_thread() -> None:
+    """From now on, for this process."""
+    threadpoolctl.threadpool_limits(1, user_api="blas")
