@@ -7,19 +7,19 @@ import { forget } from "pagoda/conversation.js";
 import { PgIcon } from "pagoda/icons.js";
 import { compose, go, leaveDeleted, onScreen, session } from "pagoda/session.js";
 import { choices, setTheme, theme } from "pagoda/theme.js";
-import { language, languages, number, setLanguage, t } from "pagoda/words.js";
+import { language, languages, number, setLanguage, t, titleOf } from "pagoda/words.js";
 
 const DAY = 86_400;
 
 export default {
   components: { PgIcon },
   template: `
-    <div class="pg-drawer" :class="{open: session.drawer}" @keydown.esc="session.drawer = false">
-      <div class="pg-scrim" @click="session.drawer = false"></div>
+    <div class="pg-drawer" :class="{open: session.drawer}" @keydown.esc="closeDrawer">
+      <div class="pg-scrim" @click="closeDrawer"></div>
       <nav class="pg-sidebar" :aria-label="t('sidebar.label')">
         <header>
           <a href="/" class="pg-brand" @click.exact.prevent="fresh"><span class="pg-mark" aria-hidden="true"></span>Pagoda</a>
-          <button type="button" class="pg-tool pg-close" :aria-label="t('sidebar.close')" @click="session.drawer = false">
+          <button ref="close" type="button" class="pg-tool pg-close" :aria-label="t('sidebar.close')" @click="closeDrawer">
             <pg-icon name="close" /></button>
         </header>
         <button type="button" class="pg-new" @click="fresh"><pg-icon name="plus" />{{ t('sidebar.new') }}</button>
@@ -37,16 +37,16 @@ export default {
                 <template v-else>
                   <a :href="'/c/' + row.id" :aria-current="row.id === currentId ? 'page' : null"
                      @click.exact.prevent="open(row.id)" @dblclick.prevent="startRename(row)">
-                    <span class="pg-row-title" dir="auto">{{ row.title || t('sidebar.new') }}</span>
+                    <span class="pg-row-title" dir="auto">{{ titleOf(row.title) }}</span>
                     <span v-if="dot(row)" class="pg-dot" :title="t('sidebar.' + dot(row))">
                       <span class="pg-unseen">{{ t('sidebar.' + dot(row)) }}</span>
                       <small v-if="row.running && row.percent !== null">{{ number(row.percent) }}%</small>
                     </span>
                   </a>
                   <span class="pg-row-tools">
-                    <button type="button" class="pg-tool" :aria-label="t('sidebar.rename', {title: row.title})"
+                    <button type="button" class="pg-tool" :aria-label="t('sidebar.rename', {title: titleOf(row.title)})"
                             :title="t('action.rename')" @click="startRename(row)"><pg-icon name="pencil" /></button>
-                    <button type="button" class="pg-tool" :aria-label="t('sidebar.delete', {title: row.title})"
+                    <button type="button" class="pg-tool" :aria-label="t('sidebar.delete', {title: titleOf(row.title)})"
                             :title="t('action.delete')" @click="askDelete(row)"><pg-icon name="bin" /></button>
                   </span>
                 </template>
@@ -68,9 +68,9 @@ export default {
       <dialog ref="dialog" class="pg-dialog" @close="deleting = null">
         <form method="dialog" v-if="deleting">
           <h2>{{ t('delete.title') }}</h2>
-          <p dir="auto">{{ t('delete.body', {title: deleting.title}) }}</p>
+          <p dir="auto">{{ t('delete.body', {title: titleOf(deleting.title)}) }}</p>
           <div class="pg-dialog-actions">
-            <button class="pg-button" value="keep" autofocus>{{ t('action.cancel') }}</button>
+            <button class="pg-button" value="keep" autofocus>{{ t('action.keep') }}</button>
             <button type="button" class="pg-button danger" @click="remove">{{ t('action.delete') }}</button>
           </div>
         </form>
@@ -89,8 +89,14 @@ export default {
       return Object.entries(group).filter(([, rows]) => rows.length).map(([name, rows]) => ({ name, rows }));
     },
   },
+  watch: {
+    "session.drawer"(open) {
+      if (open) this.$nextTick(() => this.$refs.close.focus());
+    },
+  },
   methods: {
     t,
+    titleOf,
     number,
     setLanguage,
     setTheme,
@@ -115,6 +121,11 @@ export default {
       if (row.running) return "running";
       if (row.id === this.currentId) return null;
       return row.failed ? "failed" : row.unread ? "unread" : null;
+    },
+    closeDrawer() {
+      if (!session.drawer) return;
+      session.drawer = false;
+      document.querySelector(".pg-menu").focus({ preventScroll: true });
     },
     fresh() {
       go(null);

@@ -13,7 +13,7 @@ import { PgPrompt } from "pagoda/prompt.js";
 import { PgReply } from "pagoda/reply.js";
 import { happenings, onScreen, session } from "pagoda/session.js";
 import { PgWelcome } from "pagoda/welcome.js";
-import { t } from "pagoda/words.js";
+import { t, titleOf } from "pagoda/words.js";
 
 const positions = new Map(); // conversation id -> pixels from the top, or null for the newest line
 
@@ -24,7 +24,7 @@ export default {
       <header class="pg-top">
         <button type="button" class="pg-tool pg-menu" :aria-label="t('sidebar.open')" :aria-expanded="session.drawer"
                 @click="session.drawer = true"><pg-icon name="menu" /></button>
-        <h1 dir="auto">{{ conversation.title ?? t('sidebar.new') }}</h1>
+        <h1 dir="auto">{{ titleOf(conversation.title) }}</h1>
       </header>
       <pg-banner />
       <div class="pg-scroll" ref="scroll" tabindex="-1">
@@ -65,6 +65,7 @@ export default {
   },
   methods: {
     t,
+    titleOf,
     // --- called by the server ---
     show(snapshot, generation) {
       if (generation !== session.generation || snapshot.id !== this.conversation.id) return; // the person has moved on
@@ -116,7 +117,7 @@ export default {
       if (newest?.role === "user" && newest.id === null) this.$nextTick(() => this.follower.toNewest());
     },
     retitle() {
-      document.title = this.conversation.title ? `${this.conversation.title} · Pagoda` : "Pagoda";
+      document.title = this.conversation.title ? `${titleOf(this.conversation.title)} · Pagoda` : "Pagoda";
     },
     announce(delta) {
       const { state } = delta.state;

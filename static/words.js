@@ -41,6 +41,9 @@ export function t(key, values = {}) {
   return sentence.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
 }
 
+/** A conversation's title as it is shown: one that nobody named yet has its name in the page's language. */
+export const titleOf = (title) => (title && title !== words.en["sidebar.new"] ? title : t("sidebar.new"));
+
 /** Whether there is a sentence for `key`: words that come from the engine may be newer than this page. */
 export const has = (key) => key in words.en;
 

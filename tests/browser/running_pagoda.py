@@ -9,6 +9,8 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 START = "import sys; from backend.cli import main; sys.exit(main())"
@@ -71,6 +73,17 @@ class RunningPagoda:
     def kill_engine(self) -> None:
         """End the engine's process alone, as the system does when memory runs out."""
         os.kill(self.engine_pid, signal.SIGKILL)
+
+    @contextmanager
+    def engine_held(self) -> Iterator[None]:
+        """Let no time pass for the engine: a scene in the middle of a reply lasts as long as the test needs it."""
+        engine = self.engine_pid
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            with suppress(ProcessLookupError):  # killed meanwhile
+                os.kill(engine, signal.SIGCONT)
 
     def stop(self) -> None:
         """As Ctrl-C does."""
