@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from backend import runs
 from backend.chunks import Chunk, Text
@@ -414,11 +414,9 @@ class Interleavings(RuleBasedStateMachine):
 def test_no_interleaving_loses_mixes_or_revives_anything(monkeypatch):
     # A source that does not hear the stop must not hold up the test for seconds.
     monkeypatch.setattr(runs, "STOP_GRACE_S", 0.0)
-    from hypothesis.stateful import run_state_machine_as_test
-
     run_state_machine_as_test(
         Interleavings,
         settings=settings(
-            max_examples=80, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

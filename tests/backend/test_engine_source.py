@@ -1,0 +1,96 @@
+"""The gateway on the real engine: a child process, the default model, and a kill in the middle."""
+
+import asyncio
+import os
+import signal
+
+from backend.chunks import Chunk, Progress, StateChange, Text
+from backend.engine_source import EngineSource
+from backend.gateway import Gateway
+from backend.journal import Journal
+from engine.client import EngineClient
+
+
+class RealHouse:
+    """A gateway whose source is the engine; `until` waits for a chunk that fits."""
+
+    def __init__(self, folder, model: str) -> None:
+        self.engine = EngineClient(model, folder)
+        self.journal = Journal(folder)
+        self.gateway = Gateway(self.journal, [EngineSource(model, self.engine)])
+
+    async def __aenter__(self) -> "RealHouse":
+        self.gateway.start()
+        await self.engine.start()
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        await self.gateway.close()
+        await self.engine.close()
+        self.journal.close()
+
+    def send(self, conversation: str, text: str) -> str:
+        return self.gateway.send(conversation, f"r-{text}", text).attempt_id
+
+    async def until(self, attempt_id: str, fits) -> Chunk:
+        found = asyncio.get_running_loop().create_future()
+
+        def look(item) -> None:
+            if isinstance(item, Chunk) and item.attempt_id == attempt_id and fits(item) and not found.done():
+                found.set_result(item)
+
+        unsubscribe = self.gateway.subscribe(look)
+        for chunk in self.gateway.chunks(attempt_id):
+            look(chunk)
+        try:
+            return await asyncio.wait_for(found, 120)
+        finally:
+            unsubscribe()
+
+
+def is_text(chunk: Chunk) -> bool:
+    return isinstance(chunk.data, Text) and bool(chunk.data.text)
+
+
+def is_end(chunk: Chunk) -> bool:
+    return isinstance(chunk.data, StateChange) and chunk.data.state.terminal
+
+
+async def test_a_message_waits_for_the_model_survives_a_kill_continues_and_stops(tmp_path, default_model_dir):
+    async with RealHouse(tmp_path, str(default_model_dir)) as house:
+        conversation = house.gateway.create_conversation(sampling={"temperature": 0, "max_tokens": 400})["id"]
+        attempt = house.send(conversation, "Tell me everything about pagodas.")
+        first = await house.until(attempt, lambda chunk: isinstance(chunk.data, Progress))
+        assert first.data.stage == "loading"
+        await house.until(attempt, lambda chunk: is_text(chunk) and chunk.offset > 8)
+        os.kill(house.engine.pid, signal.SIGKILL)
+        end = (await house.until(attempt, is_end)).data
+        assert (end.state, end.reason) == ("interrupted", "engine_died") and "killed" in end.detail
+        kept = house.gateway.attempt(attempt)
+        assert len(kept.text) > 8
+
+        further = house.gateway.continue_(kept.message_id)
+        await house.until(further, lambda chunk: is_text(chunk) and chunk.offset > len(kept.text) + 8)
+        house.gateway.stop(further)
+        end = (await house.until(further, is_end)).data
+        assert (end.state, end.reason) == ("cancelled", "stopped_by_person")
+        assert end.usage["completion_tokens"] > 0 and end.timings["expert_reads"] > 0
+        text = house.gateway.attempt(further).text
+        assert text.startswith(kept.text) and house.gateway.attempt(attempt).text == kept.text
+
+        # The same model and greedy choice: what was continued is what one run without a break would have said.
+        again = house.gateway.regenerate(kept.message_id)
+        await house.until(again, lambda chunk: is_text(chunk) and chunk.offset + len(chunk.data.text) >= len(text))
+        assert house.gateway.attempt(again).text.startswith(text)
+
+
+async def test_a_model_that_cannot_be_loaded_fails_the_reply_in_words_and_can_be_tried_again(tmp_path):
+    async with RealHouse(tmp_path / "data", str(tmp_path / "nothing-here")) as house:
+        conversation = house.gateway.create_conversation()["id"]
+        attempt = house.send(conversation, "Hello")
+        end = (await house.until(attempt, is_end)).data
+        assert end.state == "failed" and end.detail
+        status = house.gateway.model_status()
+        assert (status["state"], status["detail"]) == ("failed", end.detail)
+        house.gateway.retry_model()
+        assert house.gateway.model_status()["state"] == "loading"
