@@ -23,7 +23,7 @@ _threads = max(1, min(cores(), 16))
 _pool = ThreadPoolExecutor(max(1, _threads - 1), thread_name_prefix="kernel")
 
 
-def split(work: Callable[[int, int], None], count: int, weights: int) -> None:
+def split(work: Callable[[int, int], object], count: int, weights: int) -> None:
     """Run `work(lo, hi)` over range(count), on all threads where `weights` makes it worth while."""
     parts = min(_threads, count) if weights >= WORTH_A_THREAD else 1
     if parts == 1:
