@@ -1,0 +1,154 @@
+"""The CPU's own kernels against MLX's, for every shape and format they claim to know."""
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mlx_lm.models.base import scaled_dot_product_attention
+from mlx_lm.models.cache import KVCache, make_prompt_cache
+from mlx_lm.models.switch_layers import SwitchGLU
+
+import engine
+from engine.kernels.cpu import CpuLinear, experts_of, matrix_of
+from engine.kernels.host_array import HostArray, host, host_mx
+from engine.kernels.host_pass import HostPass
+from engine.kernels.threads import each, split
+from engine.loader import PagedModel
+from engine.synth import synthesise
+
+
+def close(got, right, tolerance=1e-5) -> bool:
+    got, right = np.asarray(got), np.asarray(right)
+    return got.shape == right.shape and np.abs(got - right).max() <= tolerance * max(np.abs(right).max(), 1e-6)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize("rows", [1, 3, 4, 40])
+def test_a_quantised_linear_is_mlxs(bits, group, rows):
+    mx.random.seed(bits * group + rows)
+    linear = nn.Linear(256, 131, bias=True).to_quantized(group, bits)
+    x = mx.random.normal((1, rows, 256))
+    mx.eval(linear.parameters(), x)
+    matrix = matrix_of(linear)
+    assert matrix is not None
+    assert close(CpuLinear(linear, matrix)(x), linear(x))
+
+
+@pytest.mark.parametrize("bits", [2, 3, 5, 6])
+def test_a_format_without_a_kernel_is_left_to_mlx(bits):
+    linear = nn.Linear(128, 64).to_quantized(64, bits)
+    mx.eval(linear.parameters())
+    assert matrix_of(linear) is None
+
+
+@pytest.mark.parametrize("rows", [1, 2, 50])
+@pytest.mark.parametrize(("bits", "down_bits"), [(4, 4), (4, 8), (8, 8)])
+def test_experts_are_mlxs(rows, bits, down_bits):
+    mx.random.seed(rows)
+    module = SwitchGLU(128, 64, 8)
+    module.gate_proj = module.gate_proj.to_quantized(32, bits)
+    module.up_proj = module.up_proj.to_quantized(32, bits)
+    module.down_proj = module.down_proj.to_quantized(32, down_bits)
+    x = mx.random.normal((1, rows, 128))
+    slots = np.random.default_rng(0).integers(0, 8, (1, rows, 3)).astype(np.uint32)
+    mx.eval(module.parameters(), x)
+    kernel = experts_of(module)
+    assert kernel is not None
+    assert close(kernel(x, slots), module(x, mx.array(slots)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 300), st.sampled_from([(1, 1), (4, 2), (9, 3)]), st.integers(0, 5))
+def test_attention_of_one_token_is_mlxs(tokens, heads, seed):
+    rng = np.random.default_rng(seed)
+    q = rng.normal(size=(1, heads[0], 1, 32)).astype(np.float32)
+    k, v = (rng.normal(size=(1, heads[1], tokens, 32)).astype(np.float32) for _ in range(2))
+    right = scaled_dot_product_attention(mx.array(q), mx.array(k), mx.array(v), None, scale=0.2, mask=None)
+    got = host_mx.fast.scaled_dot_product_attention(host(q), host(k), host(v), scale=0.2, mask=None)
+    assert type(got) is HostArray
+    assert close(got, right)
+
+
+@pytest.mark.parametrize("traditional", [False, True])
+@pytest.mark.parametrize("dims", [16, 32])
+@pytest.mark.parametrize("offset", [0, 7, 5000])
+def test_rotary_positions_are_mlxs(traditional, dims, offset):
+    x = np.random.default_rng(1).normal(size=(1, 3, 1, 32)).astype(np.float32)
+    how = {"traditional": traditional, "base": 10000.0, "scale": 1.0, "offset": offset}
+    assert close(host_mx.fast.rope(host(x), dims, **how), mx.fast.rope(mx.array(x), dims, **how), 1e-4)
+
+
+def test_a_function_the_host_does_not_know_is_mlxs():
+    x = np.random.default_rng(2).normal(size=(2, 5)).astype(np.float32)
+    assert close(host_mx.softmax(host(x), axis=-1), mx.softmax(mx.array(x), axis=-1))
+    assert close(host_mx.argpartition(host(x), 2), mx.argpartition(mx.array(x), 2))
+
+
+TINY = {"layers": 2, "experts": 8, "hidden": 128, "expert_hidden": 64, "top_k": 2, "vocab": 600}
+
+
+@pytest.mark.parametrize("like", ["qwen3-moe", "olmoe", "mixtral", "deepseek-v3", "gpt-oss"])
+def test_single_tokens_give_mlxs_logits_wherever_they_run(like, tmp_path):
+    model = engine.load(synthesise(tmp_path / like, like, **TINY), expert_bytes="all")
+    forward = super(PagedModel, model).__call__
+    caches = [make_prompt_cache(model) for _ in range(2)]
+    prompt = mx.array([list(range(20, 60))])
+    for cache in caches:
+        mx.eval(forward(prompt, cache=cache))
+    # Past the cache's first 256 places, so that it has to grow.
+    for token in range(20, 260):
+        one = mx.array([[token]])
+        assert close(model(one, cache=caches[0]), forward(one, cache=caches[1]), 1e-4)
+    model.close()
+
+
+def test_common_architectures_do_run_on_the_host(tmp_path):
+    for like in ("qwen3-moe", "olmoe", "mixtral"):
+        model = engine.load(synthesise(tmp_path / like, like, **TINY), expert_bytes="all")
+        assert model._host_pass.usable, like
+        model.close()
+
+
+def test_what_other_models_see_is_untouched(tiny_model):
+    model = engine.load(tiny_model, expert_bytes="all")
+    model(mx.array([[5]]), cache=make_prompt_cache(model))
+    import mlx_lm.models.qwen3_moe as module
+
+    assert module.mx is mx
+    cache = KVCache()
+    keys, _ = cache.update_and_fetch(mx.ones((1, 1, 3, 4)), mx.ones((1, 1, 3, 4)))
+    assert isinstance(keys, mx.array)
+    model.close()
+
+
+def test_a_host_that_computes_something_else_is_not_used(tiny_model, monkeypatch):
+    model = engine.load(tiny_model, expert_bytes="all")
+    forward = super(PagedModel, model).__call__
+    wrong = HostPass()
+    monkeypatch.setattr(HostPass, "run", lambda self, forward, tokens, cache: forward(tokens, cache=cache) * 1.001)
+    wrong.check(model, forward)
+    assert not wrong.usable
+    model.close()
+
+
+def test_split_and_each_do_all_of_the_work_once():
+    done = np.zeros(1001, int)
+
+    def add(lo: int, hi: int) -> None:
+        done[lo:hi] += 1
+
+    split(add, 1001, 10**9)
+    each(lambda item: add(item, item + 1), range(1001))
+    assert (done == 2).all()
+
+
+def test_a_failure_on_another_thread_is_raised_here():
+    def fail(item: int) -> None:
+        if item == 7:
+            raise ArithmeticError("seven")
+
+    with pytest.raises(ArithmeticError):
+        each(fail, range(20))
