@@ -95,18 +95,18 @@ def test_two_tabs_show_the_same(room: Room, person: Person, pagoda: RunningPagod
 
 def test_the_view_stays_where_the_person_reads(room: Room, pagoda: RunningPagoda):
     person = room.seat(pagoda.url, viewport={"width": 700, "height": 300})
-    chat = pagoda.new_conversation(max_tokens=120)
+    chat = pagoda.new_conversation(max_tokens=300)
     reply = person.open_conversation(chat).say(STORY)
     scroller = person.page.locator(".pg-scroll")
     person.page.wait_for_function("document.querySelector('.pg-scroll').scrollTop > 0")
-    scroller.hover()
-    person.page.mouse.wheel(0, -4000)
-    person.page.wait_for_function("document.querySelector('.pg-scroll').scrollTop === 0")
-    reply.wait_for_text(len(reply.text()) + 40)
+    with pagoda.engine_held():
+        scroller.hover()
+        person.page.mouse.wheel(0, -4000)
+        person.page.wait_for_function("document.querySelector('.pg-scroll').scrollTop === 0")
+        so_far = len(reply.text())
+    reply.wait_for_text(so_far + 40)
     assert scroller.evaluate("element => element.scrollTop") == 0
     person.page.get_by_role("button", name="Newest").click()
     person.page.wait_for_function(
         "e = document.querySelector('.pg-scroll'), e.scrollHeight - e.scrollTop - e.clientHeight < 2"
     )
-    person.stop()
-    reply.wait_until("cancelled")
