@@ -4,7 +4,6 @@ screen and on disk. Each token carries the id of its attempt, so text that stray
 import asyncio
 import shutil
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -17,51 +16,9 @@ from backend.chunks import Chunk, Text
 from backend.errors import Conflict
 from backend.gateway import Gateway
 from backend.journal import Journal
+from tests.backend.plain_model import ModelAttempt, ModelConversation, ModelTurn
 from tests.backend.scripted import Call, ScriptedSource
 from tests.backend.simulated_page import SimulatedPage
-
-
-@dataclass
-class ModelAttempt:
-    id: str
-    text: str = ""
-    state: str = "sending"
-
-    @property
-    def alive(self) -> bool:
-        return self.state in ("sending", "streaming")
-
-
-@dataclass
-class ModelTurn:
-    question: str
-    request_id: str
-    message_id: str
-    attempts: list[ModelAttempt]
-    selected: ModelAttempt
-
-    @property
-    def current(self) -> ModelAttempt:
-        return self.attempts[-1]
-
-
-@dataclass
-class ModelConversation:
-    id: str
-    turns: list[ModelTurn] = field(default_factory=list)
-
-    def prompt_of(self, turn: ModelTurn) -> list[tuple[str, str]]:
-        prompt: list[tuple[str, str]] = []
-        for earlier in self.turns[: self.turns.index(turn) + 1]:
-            if prompt and prompt[-1][0] == "user":
-                prompt[-1] = ("user", f"{prompt[-1][1]}\n\n{earlier.question}")
-            else:
-                prompt.append(("user", earlier.question))
-            reply = earlier.selected
-            if earlier is not turn and reply.text and not reply.alive and reply.state != "failed":
-                prompt.append(("assistant", reply.text))
-        return prompt
-
 
 indices = st.integers(min_value=0, max_value=50)
 
