@@ -46,3 +46,7 @@ def _version() -> str:
         return version("pagoda")
     except PackageNotFoundError:
         return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -90,7 +90,7 @@ def bench(
     return Result(
         model=folder.name,
         model_path=str(folder),
-        device=str(mx.default_device()),
+        device=machine.device_name(),
         budget_bytes=sizes.budget_bytes,
         trunk_bytes=sizes.trunk_bytes,
         expert_bytes=sizes.expert_bytes,

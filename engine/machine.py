@@ -38,10 +38,8 @@ class Machine:
 
 def examine(folder: Path) -> Machine:
     """Measure this machine; the disk is probed with a temporary file in `folder`. Takes a few seconds."""
-    import mlx.core as mx
-
     return Machine(
-        device=str(mx.default_device()),
+        device=device_name(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}, Python {platform.python_version()}",
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_bytes=memory.physical_bytes(),
@@ -52,6 +50,13 @@ def examine(folder: Path) -> Machine:
         kernels=_kernels(),
         versions={name: _version(name) for name in ("pagoda", "mlx", "mlx-lm", "numpy", "numba", "nicegui")},
     )
+
+
+def device_name() -> str:
+    """Where MLX computes: cpu or gpu."""
+    import mlx.core as mx
+
+    return "cpu" if mx.default_device() == mx.cpu else "gpu"
 
 
 def memory_speed(nbytes: int = 256 << 20) -> float:
@@ -116,9 +121,7 @@ def _drop_cache(file: Path) -> None:
 
 
 def _kernels() -> str:
-    import mlx.core as mx
-
-    if mx.default_device() != mx.cpu:
+    if device_name() != "cpu":
         return "MLX"
     try:
         import numba

@@ -90,7 +90,7 @@ class Worker:
     def _loaded(self, command: Load) -> Loaded:
         import mlx.core as mx
 
-        from engine import loader
+        from engine import loader, machine
 
         # It warns of every architecture that transformers itself does not know.
         logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -102,6 +102,7 @@ class Worker:
             from engine.default_model import ensure_default_model
 
             path = ensure_default_model(Path(command.data_dir), self._loading)
+            name = path.name
         else:
             path = loader.resolve(command.model)
             name = path.name if Path(command.model).expanduser().is_dir() else command.model
@@ -113,7 +114,7 @@ class Worker:
         return Loaded(
             name=name,
             path=str(path),
-            device=str(mx.default_device()),
+            device=machine.device_name(),
             layers=sizes.layers,
             experts_per_layer=sizes.experts_per_layer,
             top_k=sizes.top_k,
