@@ -48,9 +48,7 @@ def prefill(model: PagedModel, prompt: list[int], cache: list) -> Iterator[int]:
     """Fill `cache` with the prompt, chunk by chunk, yielding how many tokens are done."""
     for start in range(0, len(prompt), PREFILL_CHUNK):
         chunk = prompt[start : start + PREFILL_CHUNK]
-        model(mx.array([chunk]), cache=cache)
-        # The logits are never evaluated: only the last token's are wanted.
-        mx.eval([c.state for c in cache])
+        model.fill(mx.array([chunk]), cache)
         mx.clear_cache()
         yield start + len(chunk)
 

@@ -108,13 +108,16 @@ def matrix_of(module: Any) -> Matrix | DenseMatrix | None:
 class CpuLinear(nn.Module):
     """Stands for a nn.Linear or nn.QuantizedLinear whose format is known here."""
 
-    def __init__(self, original: nn.Module, matrix: "Matrix | DenseMatrix"):
+    def __init__(self, original: nn.Module, matrix: "Matrix | DenseMatrix", wanted: Callable[[], bool] = lambda: True):
         super().__init__()
         self.original = original
         self._matrix = matrix
+        self._wanted = wanted
         self._bias = np.array(original["bias"]) if "bias" in original else None
 
     def __call__(self, x: mx.array | HostArray) -> mx.array | HostArray:
+        if not self._wanted():
+            return unwanted(x, self._matrix)
         y = self._matrix.times(rows_of(x))
         if self._bias is not None:
             y += self._bias
@@ -124,20 +127,22 @@ class CpuLinear(nn.Module):
 class CpuEmbedding(nn.Module):
     """Stands for a nn.Embedding or nn.QuantizedEmbedding; as the output layer it is a matrix like any other.
 
-    This is where a token enters the host: `on_host` says whether the pass that is going on runs there.
+    This is where a token enters the host: `host_pass` knows whether the pass that is going on runs there.
     """
 
-    def __init__(self, original: nn.Module, matrix: "Matrix | DenseMatrix", on_host: Callable[[], bool]):
+    def __init__(self, original: nn.Module, matrix: "Matrix | DenseMatrix", host_pass: HostPass):
         super().__init__()
         self.original = original
         self._matrix = matrix
-        self._on_host = on_host
+        self._host_pass = host_pass
 
     def __call__(self, tokens: mx.array) -> mx.array | HostArray:
         rows = self.original(tokens)
-        return host(rows) if self._on_host() else rows
+        return host(rows) if self._host_pass.on_host() else rows
 
     def as_linear(self, x: mx.array | HostArray) -> mx.array | HostArray:
+        if not self._host_pass.wants_logits():
+            return unwanted(x, self._matrix)
         return like(x, self._matrix.times(rows_of(x)).reshape(*x.shape[:-1], -1))
 
 
@@ -188,6 +193,11 @@ def like(x: mx.array | HostArray, y: np.ndarray) -> mx.array | HostArray:
     return y.view(HostArray) if isinstance(x, np.ndarray) else mx.array(y)
 
 
+def unwanted(x: mx.array | HostArray, matrix: "Matrix | DenseMatrix") -> HostArray:
+    """What stands for a product that nobody will look at: the right shape, no memory."""
+    return np.broadcast_to(np.float32(0), (*x.shape[:-1], len(matrix.w))).view(HostArray)
+
+
 def experts_of(module: nn.Module) -> CpuExperts | None:
     """The kernel for a module of experts behind slots, where there is one for its form and format."""
     if type(module) is not SwitchGLU or type(module.activation) is not SwiGLU:
@@ -198,15 +208,17 @@ def experts_of(module: nn.Module) -> CpuExperts | None:
     return CpuExperts(*known) if len(known) == 3 else None
 
 
-def replace_linears(model: nn.Module, on_host: Callable[[], bool]) -> None:
+def replace_linears(model: nn.Module, host_pass: HostPass) -> None:
     """Put CpuLinear and CpuEmbedding wherever the format allows, in an evaluated float32 model."""
     replaced = []
     for path, module in model.named_modules():
         matrix = matrix_of(module)
         if matrix is not None and type(module) in (nn.Linear, nn.QuantizedLinear):
-            replaced.append((path, CpuLinear(module, matrix)))
+            is_output = path.split(".")[-1] == "lm_head"
+            wanted = {"wanted": host_pass.wants_logits} if is_output else {}
+            replaced.append((path, CpuLinear(module, matrix, **wanted)))
         elif matrix is not None and type(module) in (nn.Embedding, nn.QuantizedEmbedding):
-            replaced.append((path, CpuEmbedding(module, matrix, on_host)))
+            replaced.append((path, CpuEmbedding(module, matrix, host_pass)))
     model.update_modules(tree_unflatten(replaced))
 
 
@@ -217,6 +229,6 @@ def take_over(model: nn.Module, forward: Callable) -> HostPass:
     """
     keep_blas_to_one_thread()
     host_pass = HostPass()
-    replace_linears(model, host_pass.on_host)
+    replace_linears(model, host_pass)
     host_pass.check(model, forward)
     return host_pass

@@ -1,8 +1,8 @@
 """A NumPy array that mlx-lm's model code takes for an MLX array, and the `mx` that code sees meanwhile.
 
 One token through a model is some fifty tiny operations a layer. Each costs MLX's CPU backend 20 to 120 microseconds
-and NumPy one or two. So for one token, mlx-lm's own Python code is run as it stands, on these arrays: functions known
-here are computed by NumPy, all others by MLX.
+and NumPy one or two; for a chunk of prompt, MLX multiplies with one slow thread. So mlx-lm's own Python code is run as
+it stands, on these arrays: functions known here are computed by NumPy, all others by MLX.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from engine.kernels import attention
-from engine.kernels.threads import split
+from engine.kernels.threads import each, split
 
 _DTYPES = {
     mx.float32: np.float32, mx.float16: np.float32, mx.bfloat16: np.float32, mx.int32: np.int32, mx.uint32: np.uint32,
@@ -76,37 +76,69 @@ _angles: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
 def _rope(
     x: HostArray, dims: int, *, traditional: bool, base: float | None, scale: float, offset: Any, freqs: Any = None
 ) -> HostArray:
-    position = int(offset) * scale
-    key = (dims, base, id(freqs), position)
+    """x [1, H, L, D], whose first token stands at `offset`."""
+    tokens, first = x.shape[-2], int(offset)
+    key = (dims, base, id(freqs), scale, first, tokens)
     if key not in _angles:
         # All layers ask for the same angles; the next token asks for others.
-        if len(_angles) > 64:
+        if len(_angles) > 16:
             _angles.clear()
         if freqs is None:
             periods = np.float32(base) ** (np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims))
         else:
-            periods = host(freqs)
-        angle = np.float32(position) / periods.astype(np.float32)
+            periods = np.asarray(host(freqs), np.float32)
+        positions = np.arange(first, first + tokens, dtype=np.float32) * np.float32(scale)
+        angle = positions[:, None] / periods
         _angles[key] = np.cos(angle), np.sin(angle)
-    rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
-    out = np.empty_like(rows)
-    attention.rotate(rows, *_angles[key], traditional, out)
+    heads = np.ascontiguousarray(x).reshape(-1, tokens, x.shape[-1])
+    out = np.empty_like(heads)
+    attention.rotate(heads, *_angles[key], traditional, out)
     return out.reshape(x.shape).view(HostArray)
 
 
 def _attention(
     q: HostArray, k: Any, v: Any, *, scale: float, mask: Any = None, sinks: Any = None, **_: Any
 ) -> HostArray:
-    """q [1, H, 1, D], k and v [1, K, T, D]."""
+    """q [1, H, L, D], k and v [1, K, T, D]: the last L of T tokens look at those before them."""
+    if q.shape[0] != 1 or sinks is not None or not (mask is None or isinstance(mask, str)):
+        raise TypeError("attention with a mask of its own or sinks has no host form")
     keys, values = host(k)[0], host(v)[0]
-    heads = q.shape[1]
-    if mask is not None or sinks is not None:
-        raise TypeError("attention with a mask or sinks has no host form")
-    queries = np.ascontiguousarray(q).reshape(heads, -1)
-    out = np.empty((heads, values.shape[-1]), np.float32)
-    work = 8 * heads * keys.shape[1] * keys.shape[2]  # an exp and two loads a value: some eight weights' worth
-    split(lambda lo, hi: attention.attend(queries, keys, values, scale, out, lo, hi), heads, work)
-    return out.reshape(1, heads, 1, -1).view(HostArray)
+    heads, tokens, width = q.shape[1:]
+    if tokens == 1:
+        queries = np.ascontiguousarray(q).reshape(heads, width)
+        out = np.empty((heads, values.shape[-1]), np.float32)
+        work = 8 * heads * keys.shape[1] * width  # an exp and two loads a value: some eight weights' worth
+        split(lambda lo, hi: attention.attend(queries, keys, values, scale, out, lo, hi), heads, work)
+        return out.reshape(1, heads, 1, -1).view(HostArray)
+    if mask is None:
+        raise TypeError("attention of several tokens that see each other has no host form")
+    return _causal_attention(q[0], keys, values, scale)
+
+
+QUERY_BLOCK = 128
+
+
+def _causal_attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float) -> HostArray:
+    """q [H, L, D], keys [K, T, D], values [K, T, V] to [1, H, L, V], by BLAS: one block of queries a thread."""
+    heads, tokens, width = q.shape
+    kinds, total = keys.shape[:2]
+    share, before = heads // kinds, total - tokens
+    out = np.empty((kinds, share, tokens, values.shape[-1]), np.float32)
+    grouped = q.reshape(kinds, share, tokens, width)
+    blocks = [(kind, start) for kind in range(kinds) for start in range(0, tokens, QUERY_BLOCK)]
+
+    def one_block(index: int) -> None:
+        kind, start = blocks[index]
+        stop = min(start + QUERY_BLOCK, tokens)
+        seen = before + stop
+        some = np.ascontiguousarray(grouped[kind, :, start:stop])
+        scores = (some.reshape(-1, width) @ keys[kind, :seen].T).reshape(share, stop - start, seen)
+        attention.causal_softmax(scores, scale, before + start)
+        result = scores.reshape(-1, seen) @ values[kind, :seen]
+        out[kind, :, start:stop] = result.reshape(share, stop - start, -1)
+
+    each(one_block, range(len(blocks)))
+    return out.reshape(1, heads, tokens, -1).view(HostArray)
 
 
 # Not here on purpose: softmax, sigmoid and everything that sorts. They choose experts, and a near-tie must fall the way

@@ -1,4 +1,4 @@
-"""One token's forward pass on the host: mlx-lm's model code, run on NumPy arrays.
+"""A forward pass on the host: mlx-lm's model code, run on NumPy arrays.
 
 For the length of the pass, the names `mx`, compiled functions and the KV cache's update in the modules that the model's
 code lives in are exchanged for ones that accept HostArrays. Whether the result is MLX's is checked once per model,
@@ -30,47 +30,54 @@ _update_on_mlx = KVCache.update_and_fetch
 
 
 class HostPass:
-    """Runs single tokens of one model on the host, once `check` has found that it can."""
+    """Runs one sequence of one model on the host, once `check` has found that it can."""
 
     def __init__(self) -> None:
         self.usable = False
         self._going_on = False
+        self._with_logits = True
         self._exchanges: list[tuple[dict[str, Any], str, Any, Any]] = []
 
     def on_host(self) -> bool:
         """Whether the pass going on runs on the host."""
         return self._going_on
 
-    def fits(self, tokens: mx.array, cache: list | None) -> bool:
-        """Whether this call is a single token of a single sequence, with caches that the host can write."""
-        return self.usable and tokens.shape == (1, 1) and cache is not None and all(type(c) is KVCache for c in cache)
+    def wants_logits(self) -> bool:
+        """Whether the output layer has to be computed; for the chunks of a prompt nobody looks at it."""
+        return self._with_logits
 
-    def run(self, forward: Callable[..., Any], tokens: mx.array, cache: list) -> mx.array:
-        """`forward(tokens, cache=cache)` on the host: logits [1, 1, V]."""
-        with self._exchanged():
-            logits = forward(tokens, cache=cache)
-        return to_mlx(logits)
+    def fits(self, tokens: mx.array, cache: list | None) -> bool:
+        """Whether this call is about a single sequence, with caches that the host can write."""
+        return self.usable and tokens.shape[0] == 1 and cache is not None and all(type(c) is KVCache for c in cache)
+
+    def run(self, forward: Callable[..., Any], tokens: mx.array, cache: list, with_logits: bool = True) -> mx.array:
+        """`forward(tokens, cache=cache)` on the host: logits [1, L, V], all zero unless they are wanted."""
+        self._with_logits = with_logits
+        try:
+            with self._exchanged():
+                logits = forward(tokens, cache=cache)
+        finally:
+            self._with_logits = True
+        return to_mlx(logits) if with_logits else mx.zeros(logits.shape)
 
     def check(self, model: nn.Module, forward: Callable[..., Any]) -> None:
-        """Compare two tokens with MLX's result and remember whether the host can be used for this model."""
+        """Compare a few chunks and single tokens with MLX's results; remember whether the host can run this model."""
         self._exchanges = list(_exchanges())
-        caches = [make_prompt_cache(model) for _ in range(2)]
-        vocabulary = np.arange(3, 8)
+        on_mlx, on_host = make_prompt_cache(model), make_prompt_cache(model)
+        self.usable = True
         try:
-            for cache in caches:
-                mx.eval(forward(mx.array([vocabulary[:3].tolist()]), cache=cache))
-            for token in vocabulary[3:].tolist():
-                right = np.array(forward(mx.array([[token]]), cache=caches[0]))
-                self.usable = True
-                if not self.fits(mx.array([[token]]), caches[1]):
-                    raise TypeError(f"the host has no form of {type(caches[1][0]).__name__}")
-                got = np.array(self.run(forward, mx.array([[token]]), caches[1]))
+            for chunk in ([3, 4, 5], [6, 7], [8], [9]):
+                tokens = mx.array([chunk])
+                if not self.fits(tokens, on_host):
+                    raise TypeError(f"the host has no form of {type(on_host[0]).__name__}")
+                right = np.array(forward(tokens, cache=on_mlx))
+                got = np.array(self.run(forward, tokens, on_host))
                 apart = float(np.abs(got - right).max() / np.abs(right).max())
                 if not apart <= TOLERANCE:
                     raise ArithmeticError(f"logits differ by {apart:.1e}")
         except Exception as error:
             self.usable = False
-            log.info("single tokens run on MLX, not on the host: %s: %s", type(error).__name__, error)
+            log.info("this model runs on MLX, not on the host: %s: %s", type(error).__name__, error)
 
     @contextmanager
     def _exchanged(self) -> Iterator[None]:
@@ -114,30 +121,30 @@ def _uncompiled(function: Any) -> FunctionType:
 
 
 def _update_on_host(cache: Any, keys: Any, values: Any) -> tuple[Any, Any]:
-    """KVCache.update_and_fetch for one token, written in place into memory that only this cache has."""
+    """KVCache.update_and_fetch, written in place into memory that only this cache has."""
     if type(keys) is not HostArray:
         return _update_on_mlx(cache, keys, values)
-    at = cache.offset
+    start, end = cache.offset, cache.offset + keys.shape[2]
     mine = getattr(cache, "_host", None)
-    if mine is None or mine[0] is not cache.keys or at >= cache.keys.shape[2]:
-        cache.keys = _own(cache.keys, keys, at, cache.step)
-        cache.values = _own(cache.values, values, at, cache.step)
+    if mine is None or mine[0] is not cache.keys or end > cache.keys.shape[2]:
+        cache.keys = _own(cache.keys, keys, start, end, cache.step)
+        cache.values = _own(cache.values, values, start, end, cache.step)
         mine = cache._host = (cache.keys, host(cache.keys), host(cache.values))
     _, k, v = mine
-    k[..., at, :] = keys[..., 0, :]
-    v[..., at, :] = values[..., 0, :]
-    cache.offset = at + 1
-    return k[..., : at + 1, :], v[..., : at + 1, :]
+    k[..., start:end, :] = keys
+    v[..., start:end, :] = values
+    cache.offset = end
+    return k[..., :end, :], v[..., :end, :]
 
 
-def _own(old: mx.array | None, new: HostArray, used: int, step: int) -> mx.array:
-    """A larger array [B, H, T, D] of our own with what was used of the old one.
+def _own(old: mx.array | None, new: HostArray, used: int, needed: int, step: int) -> mx.array:
+    """A larger array [B, H, T, D] of our own with what was used of the old one and room for what is needed.
 
-    It doubles, so that a long reply copies its cache a few times, not once every `step` tokens.
+    It grows by a half, so that a long reply copies its cache a few times, not once every `step` tokens.
     """
-    room = -(-(used + 1) // step) * step
-    if old is not None and room > old.shape[2]:
-        room = max(room, 2 * old.shape[2])
+    room = -(-needed // step) * step
+    if old is not None and used and room > old.shape[2]:
+        room = max(room, old.shape[2] * 3 // 2 // step * step)
     batch, heads, _, width = new.shape
     mine = mx.zeros((batch, heads, room, width), mx.float32)
     mx.eval(mine)

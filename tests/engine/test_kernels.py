@@ -91,7 +91,7 @@ TINY = {"layers": 2, "experts": 8, "hidden": 128, "expert_hidden": 64, "top_k": 
 
 
 @pytest.mark.parametrize("like", ["qwen3-moe", "olmoe", "mixtral", "deepseek-v3", "gpt-oss"])
-def test_single_tokens_give_mlxs_logits_wherever_they_run(like, tmp_path):
+def test_chunks_and_single_tokens_give_mlxs_logits_wherever_they_run(like, tmp_path):
     model = engine.load(synthesise(tmp_path / like, like, **TINY), expert_bytes="all")
     forward = super(PagedModel, model).__call__
     caches = [make_prompt_cache(model) for _ in range(2)]
