@@ -1,96 +1,102 @@
-"""Which experts are in memory: a fixed number of slots shared by all layers, the least valuable evicted.
+"""Which experts are in memory: a fixed number of slots shared by all layers, the least likely to be used next evicted.
 
-An expert is worth its uses, each use half as much after another 64 passes of the model, and this is remembered while
-it is not in memory too. On traces with eight of 64 experts a layer, popularity as in Zipf's law (exponent 1) and a
-quarter of the slots, 61 % of uses hit; LFUDA has 54 %, LRU 45 %, Belady's bound is 73 %. Where a layer uses nearly all
-of its experts, as in the default model, LRU and LFUDA hit nothing at all, this 16 %, Belady 28 %.
+How likely the next pass of the model uses an expert is estimated from what routers do: they have favourites, and they
+stick to what they chose for the last token. So likelihood = (1 - s) * frequency + s * (chosen by the last token), where
+frequency fades with a half-life of 64 passes and the stickiness s is measured as it goes along: the share of repeated
+choices beyond what frequency explains. `python -m bench.residency` compares it with LRU, LFUDA, S3-FIFO, LIRS and
+Belady's bound: it reads the fewest experts, or nearly, on every trace there.
 """
 
-import heapq
-from collections.abc import Iterable
+import numpy as np
 
-Key = tuple[int, int]
-"""(number of the module of experts, expert)"""
+from engine.errors import EngineError
 
 HALF_LIFE_PASSES = 64
-_GROWTH = 2 ** (1 / HALF_LIFE_PASSES)
-_RESCALE_AT = 1e100
+_FADE = 2 ** (-1 / HALF_LIFE_PASSES)
+# Stickiness is learnt from so many choices of the recent past, that is from some hundred layers' worth at top-8.
+_FADE_CHOICES = 1 - 1 / 128
 
 
 class Residency:
-    """Book-keeping only: which key lies in which of `slots` slots, and which slot the next one takes."""
+    """Book-keeping only: which expert of which module lies in which of `slots` slots, and which one goes.
 
-    def __init__(self, slots: int):
+    Experts are numbered within their module: arrays have a row a module and a column an expert.
+    """
+
+    def __init__(self, slots: int, modules: int, experts: int):
         self.slots = slots
-        self._where: dict[Key, int] = {}
+        self._slot = np.full((modules, experts), -1, np.int32)
         self._free = list(range(slots - 1, -1, -1))
-        self._worth: dict[Key, float] = {}  # of every key ever used
-        self._ticket: dict[Key, int] = {}  # of a key's newest heap entry; older entries are stale
-        self._heap: list[tuple[float, int, Key]] = []  # worth, minus ticket, key: among equals the newest goes
-        self._tickets = 0
-        # Instead of halving every worth again and again, a new use counts for more than an old one.
-        self._use_counts = 1.0
+        self._uses = np.zeros((modules, experts))
+        self._passes = 0.0
+        self._chosen_last = np.zeros((modules, experts), bool)
+        # Sums over recent choices: how many there were, how many were repeated, how many frequency would repeat.
+        self._choices = self._repeated = self._expected = 0.0
+        self._module = -1
 
-    def __len__(self) -> int:
-        return len(self._where)
+    @property
+    def stickiness(self) -> float:
+        """The measured s: 0 when routers repeat no more than frequency explains."""
+        if not self._choices:
+            return 0.0
+        repeated, expected = self._repeated / self._choices, min(self._expected / self._choices, 0.999)
+        return max(0.0, (repeated - expected) / (1 - expected))
 
-    def next_pass(self) -> None:
-        """The model starts another forward pass: what was used before counts for a little less."""
-        self._use_counts *= _GROWTH
-        if self._use_counts > _RESCALE_AT:
-            self._worth = {key: worth / self._use_counts for key, worth in self._worth.items()}
-            self._use_counts = 1.0
-            self._rebuild()
+    def note(self, module: int, chosen: np.ndarray) -> None:
+        """The router of `module` has chosen [tokens, k] experts. Where layers start over, a new pass begins."""
+        if module <= self._module:
+            self._uses *= _FADE
+            self._passes = self._passes * _FADE + 1
+        self._module = module
+        if len(chosen) == 1:
+            self._learn_stickiness(module, chosen[0])
+        shares = np.bincount(chosen.reshape(-1), minlength=self._uses.shape[1]) / len(chosen)
+        self._uses[module] += shares
+        self._chosen_last[module] = False
+        self._chosen_last[module, chosen[-1]] = True
 
-    def use(self, key: Key) -> int | None:
-        """The slot that holds `key`, which is worth more for it; None when it has to be read."""
-        slot = self._where.get(key)
-        if slot is not None:
-            self._count(key)
-        return slot
+    def slots_of(self, module: int, experts: np.ndarray) -> np.ndarray:
+        """The slot of each expert, -1 where it has to be read."""
+        return self._slot[module, experts]
 
-    def admit(self, key: Key, keep: Iterable[Key] = ()) -> int:
-        """Give `key` a slot, evicting the least valuable key that is not in `keep`.
+    def admit(self, module: int, missing: np.ndarray, keep: np.ndarray) -> np.ndarray:
+        """Give `missing` experts slots, evicting others but none of `keep` of the same module; the new slots.
 
-        Raises LookupError when every slot is kept.
+        Raises EngineError when there are fewer slots than experts needed at once.
         """
-        slot = self._free.pop() if self._free else self._evict(keep)
-        self._where[key] = slot
-        self._count(key)
-        return slot
+        lacking = len(missing) - len(self._free)
+        if lacking > 0:
+            self._evict(lacking, module, keep)
+        slots = np.array([self._free.pop() for _ in range(len(missing))], np.int32)
+        self._slot[module, missing] = slots
+        return slots
 
-    def forget(self, key: Key) -> None:
-        """Free the slot of a key whose bytes never arrived whole."""
-        slot = self._where.pop(key, None)
-        if slot is not None:
-            self._free.append(slot)
+    def forget(self, module: int, experts: np.ndarray) -> None:
+        """Free the slots of experts whose bytes never arrived whole."""
+        held = self._slot[module, experts]
+        self._free.extend(held[held >= 0].tolist())
+        self._slot[module, experts] = -1
 
-    def _count(self, key: Key) -> None:
-        self._tickets += 1
-        self._worth[key] = self._worth.get(key, 0.0) + self._use_counts
-        self._ticket[key] = self._tickets
-        heapq.heappush(self._heap, (self._worth[key], -self._tickets, key))
-        if len(self._heap) > 16 * self.slots + 1024:
-            self._rebuild()
+    def _learn_stickiness(self, module: int, chosen: np.ndarray) -> None:
+        before = np.flatnonzero(self._chosen_last[module])
+        if not len(before) or self._passes < 1:
+            return
+        fade = _FADE_CHOICES ** len(before)
+        frequency = self._uses[module, before] / (self._passes + 1)
+        self._choices = self._choices * fade + len(before)
+        self._repeated = self._repeated * fade + np.isin(before, chosen).sum()
+        self._expected = self._expected * fade + np.minimum(frequency, 1).sum()
 
-    def _rebuild(self) -> None:
-        self._heap = [(self._worth[key], -self._ticket[key], key) for key in self._where]
-        heapq.heapify(self._heap)
-
-    def _evict(self, keep: Iterable[Key]) -> int:
-        # Among equals the newest goes: layers come round in turn, so what was just used is needed again last.
-        kept, passed_over = set(keep), []
-        try:
-            while self._heap:
-                entry = heapq.heappop(self._heap)
-                _, ticket, key = entry
-                if key not in self._where or self._ticket[key] != -ticket:
-                    continue
-                if key in kept:
-                    passed_over.append(entry)
-                    continue
-                return self._where.pop(key)
-        finally:
-            for entry in passed_over:
-                heapq.heappush(self._heap, entry)
-        raise LookupError("every slot is in use")
+    def _evict(self, count: int, module: int, keep: np.ndarray) -> None:
+        s = self.stickiness
+        likely = (1 - s) * self._uses / (self._passes + 1) + s * self._chosen_last
+        # Among equals go those whose layer was passed last: it comes round last.
+        passed = (module - 1 - np.arange(len(likely))) % len(likely)
+        likely += passed[:, None] * 1e-9
+        likely[self._slot < 0] = np.inf
+        likely[module, keep] = np.inf
+        going = np.argpartition(likely, count - 1, axis=None)[:count]
+        if not np.isfinite(likely.flat[going]).all():
+            raise EngineError(f"{self.slots} slots are too few for the experts that are needed at once.")
+        self._free.extend(self._slot.flat[going].tolist())
+        self._slot.flat[going] = -1

@@ -1,0 +1,1 @@
+"""Measurements, run by hand: never part of the tests."""

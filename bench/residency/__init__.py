@@ -1,0 +1,1 @@
+"""Which eviction policy reads the fewest experts? `python -m bench.residency` replays router traces offline."""
