@@ -5,6 +5,7 @@ numbers become slot numbers. So every architecture computes what mlx-lm computes
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -42,6 +43,15 @@ class PagedExperts(nn.Module):
         self._store = store
         self._watch = watch
         self._kernel = kernel or (lambda x, slots: experts(x, mx.array(slots)))
+
+    def __getattr__(self, name: str) -> Any:
+        """What a model keeps among its experts besides their weights (the norm of muse_spark) is still found there."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "experts" not in self:  # still being made
+                raise
+            return getattr(self["experts"], name)
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
         """What `experts(x, indices)` gives with all of them in memory: [..., k, D]."""
