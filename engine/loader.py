@@ -252,7 +252,7 @@ def _install(opened: OpenModel, slot_bytes: int, disk: Disk, counters: Counters,
         most = sum(e.count for e in group)
         slots = min(max(share // group[0].one_bytes, 1), most)
         origins = {index: e.origins for index, e in enumerate(group)}
-        store = SlotStore(group[0].pieces, slots, origins, disk, counters)
+        store = SlotStore(group[0].pieces, slots, origins, max(e.count for e in group), disk, counters)
         for index, experts in enumerate(group):
             experts.put_back(store.arrays)
             kernel = cpu.experts_of(experts.module) if cpu else None

@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from engine.slots import SlotStore
+from engine.slots import Fetch, SlotStore
 from engine.watch import Watch
 
 Kernel = Callable[[mx.array, np.ndarray], mx.array]
@@ -58,21 +58,43 @@ class PagedExperts(nn.Module):
         if isinstance(indices, mx.array):
             mx.eval(x, indices)
         self._watch.at_layer(self.layer)
-        self._store.arrive(self.place)
         wanted = np.asarray(indices)
+        self._store.note(self.place, wanted.reshape(-1, wanted.shape[-1]))
         experts = np.unique(wanted)
         if len(experts) <= self._store.slots:
             return self._compute(x, wanted, experts)
         return self._in_waves(x, wanted, experts)
 
     def _compute(self, x: mx.array, wanted: np.ndarray, experts: np.ndarray) -> mx.array:
-        table = np.zeros(self.count, np.uint32)
-        table[experts] = self._store.bring(self.place, experts.tolist(), self._watch.check)
-        out = self._kernel(x, table[wanted])
+        fetch = self._store.fetch(self.place, experts)
+        try:
+            late = np.isin(wanted, fetch.missing)
+            if wanted.size == wanted.shape[-1] and late.any() and not late.all():
+                out = self._in_two(x, wanted, late.reshape(-1), fetch)
+            else:
+                fetch.wait(self._watch.check)
+                out = self._kernel(x, self._slots(wanted))
+        except BaseException:
+            fetch.abandon()
+            raise
+        # A slot may be overwritten by the next layer's misses, so nothing may still have to read it.
         if isinstance(out, mx.array):
-            # A slot may be overwritten by the next layer's misses, so nothing may still have to read it.
             mx.eval(out)
         return out
+
+    def _in_two(self, x: mx.array, wanted: np.ndarray, late: np.ndarray, fetch: Fetch) -> mx.array:
+        """One token: the experts that are in memory compute while the others are read."""
+        order = np.argsort(late, kind="stable")
+        here = len(late) - late.sum()
+        slots = self._slots(wanted)[..., order]
+        first = self._kernel(x, slots[..., :here])
+        if isinstance(first, mx.array):
+            mx.async_eval(first)
+        fetch.wait(self._watch.check)
+        return joined([first, self._kernel(x, slots[..., here:])], -2, inverse(order))
+
+    def _slots(self, wanted: np.ndarray) -> np.ndarray:
+        return self._store.slots_of(self.place, wanted).astype(np.uint32)
 
     def _in_waves(self, x: mx.array, wanted: np.ndarray, experts: np.ndarray) -> mx.array:
         """More experts are wanted than there are slots: as many as fit at a time, each read once."""
@@ -86,8 +108,21 @@ class PagedExperts(nn.Module):
             lo, hi = np.searchsorted(flat[order], [wave[0], wave[-1] + 1])
             pairs = order[lo:hi]
             self._watch.check()
-            parts.append(self._compute(rows[mx.array(pairs // k)], flat[pairs][:, None], wave).squeeze(-2))
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        out = mx.concatenate(parts)[mx.array(back)]
+            some = rows[mx.array(pairs // k)] if isinstance(rows, mx.array) else rows[pairs // k]
+            parts.append(self._compute(some, flat[pairs][:, None], wave).squeeze(-2))
+        out = joined(parts, 0, inverse(order))
         return out.reshape(*wanted.shape, out.shape[-1])
+
+
+def joined(parts: list, axis: int, order: np.ndarray) -> Any:
+    """MLX or NumPy arrays of one kind put together along an axis, then taken in `order`."""
+    if isinstance(parts[0], mx.array):
+        return mx.take(mx.concatenate(parts, axis), mx.array(order), axis)
+    return np.concatenate(parts, axis).take(order, axis)
+
+
+def inverse(order: np.ndarray) -> np.ndarray:
+    """The permutation that undoes `order`."""
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    return back

@@ -4,6 +4,7 @@ Rows are written in place through NumPy views of the arrays' own memory and read
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from engine.disk import Disk, Read
 from engine.provenance import MLX_DTYPE, Origin
-from engine.residency import Key, Residency
+from engine.residency import Residency
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ class Counters:
 class SlotStore:
     """Experts of all layers with equal pieces share these slots.
 
-    `origins[place]` gives, piece by piece, the array on disk whose rows are the experts of one module.
+    `origins[place]` gives, piece by piece, the array on disk whose rows are the (at most `experts`) of one module.
     """
 
-    def __init__(self, pieces: Sequence[Piece], slots: int, origins: dict[int, list[Origin]], disk: Disk,
+    def __init__(self, pieces: Sequence[Piece], slots: int, origins: dict[int, list[Origin]], experts: int, disk: Disk,
                  counters: Counters):  # fmt: skip
         self.pieces = tuple(pieces)
         self.slots = slots
@@ -55,60 +56,65 @@ class SlotStore:
         self._origins = origins
         self._disk = disk
         self._counters = counters
-        self._residency = Residency(slots)
-        self._last_place = -1
+        self._residency = Residency(slots, len(origins), experts)
 
-    def arrive(self, place: int) -> None:
-        """The forward pass has come to this module; where it is not further than the last one, a new pass began."""
-        if place <= self._last_place:
-            self._residency.next_pass()
-        self._last_place = place
+    def note(self, place: int, chosen: np.ndarray) -> None:
+        """The router of a module has chosen [tokens, k] experts: so residency knows what is popular."""
+        self._residency.note(place, chosen)
 
-    def bring(self, place: int, experts: Sequence[int], check: Callable[[], None]) -> list[int]:
-        """The slots of `experts` (at most `slots` of them), after reading those that are not in memory.
+    def fetch(self, place: int, experts: np.ndarray) -> "Fetch":
+        """Start to read those of `experts` (at most `slots` of them) that are not in memory.
 
-        `check` is called while waiting and may raise to give up. Raises DiskError. The caller has made sure that no
-        kernel in flight reads a slot.
+        The caller has made sure that no kernel in flight reads a slot, and waits for one fetch before the next.
         """
-        keys: list[Key] = [(place, int(expert)) for expert in experts]
-        found = {key: slot for key in keys if (slot := self._residency.use(key)) is not None}
-        missing = [key for key in keys if key not in found]
-        self._counters.expert_hits += len(found)
-        if missing:
-            found.update(self._read(missing, keys, check))
-        return [found[key] for key in keys]
-
-    def _read(self, missing: list[Key], keep: list[Key], check: Callable[[], None]) -> dict[Key, int]:
-        started = perf_counter()
-        admitted = {key: self._residency.admit(key, keep) for key in missing}
-        reads, conversions = [], []
-        for (place, expert), slot in admitted.items():
+        missing = experts[self._residency.slots_of(place, experts) < 0]
+        self._counters.expert_hits += len(experts) - len(missing)
+        self._counters.expert_reads += len(missing)
+        admitted = self._residency.admit(place, missing, experts) if len(missing) else missing
+        fetch = Fetch(missing, lambda: self._residency.forget(place, missing), self._counters)
+        for expert, slot in zip(missing.tolist(), admitted.tolist(), strict=True):
             for piece, view, tensor in zip(self.pieces, self._views, self._origins[place], strict=True):
                 row = view[slot : slot + 1]  # of one slot, but an array even where an expert has a single number
                 target = row
                 if piece.dtype != MLX_DTYPE[piece.file_dtype]:
                     target = np.empty(row.shape, _STAGING[piece.file_dtype])
-                    conversions.append((row, target, piece.file_dtype))
-                what = f"expert {expert}"
-                reads.append(Read(tensor.rows(expert), _bytes(target), what))
-        pending = self._disk.read(reads)
-        try:
-            for future in pending:
-                self._counters.bytes_read += future.result()
-                check()
-        except BaseException:
-            # Wait for what is in flight: a read must not land in a slot that is already someone else's.
-            for future in pending:
-                if not future.cancel():
-                    future.exception()
-            for key in missing:
-                self._residency.forget(key)
-            raise
-        for row, staged, dtype in conversions:
+                    fetch.conversions.append((row, target, piece.file_dtype))
+                fetch.reads.append(Read(tensor.rows(expert), _bytes(target), f"expert {expert}"))
+        fetch.pending = self._disk.read(fetch.reads)
+        return fetch
+
+    def slots_of(self, place: int, experts: np.ndarray) -> np.ndarray:
+        """Where experts lie that were fetched."""
+        return self._residency.slots_of(place, experts)
+
+
+class Fetch:
+    """Reads in flight: `missing` are the experts that may be used only after `wait`."""
+
+    def __init__(self, missing: np.ndarray, undo: Callable[[], None], counters: Counters):
+        self.missing = missing
+        self.reads: list[Read] = []
+        self.pending: list[Future[int]] = []
+        self.conversions: list[tuple[np.ndarray, np.ndarray, str]] = []
+        self._undo = undo
+        self._counters = counters
+
+    def wait(self, check: Callable[[], None]) -> None:
+        """Return when all has arrived. `check` is called meanwhile and may raise. Raises DiskError; then `abandon`."""
+        started = perf_counter()
+        for future in self.pending:
+            self._counters.bytes_read += future.result()
+            check()
+        for row, staged, dtype in self.conversions:
             row[...] = _widen(staged, dtype)
-        self._counters.expert_reads += len(missing)
         self._counters.disk_s += perf_counter() - started
-        return admitted
+
+    def abandon(self) -> None:
+        """Give up what has not been waited for, but not before the last read has ended: it must not land later."""
+        for future in self.pending:
+            if not future.cancel():
+                future.exception()
+        self._undo()
 
 
 # bfloat16 has no NumPy dtype: its bits are read as uint16.

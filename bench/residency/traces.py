@@ -23,13 +23,13 @@ def recorded(folder: Path, tokens_each: int = 60) -> Trace:
     """What the routers chose for each token of greedy replies to PROMPTS; prompts themselves are left out."""
     model = load(folder, expert_bytes="all")
     trace: Trace = []
-    bring = SlotStore.bring
+    note = SlotStore.note
 
-    def watched(store: SlotStore, place: int, experts: list[int], check) -> list[int]:
-        trace[-1].extend((place, int(expert)) for expert in experts)
-        return bring(store, place, experts, check)
+    def watched(store: SlotStore, place: int, chosen: np.ndarray) -> None:
+        trace[-1].extend((place, int(expert)) for expert in np.sort(chosen[-1]))
+        note(store, place, chosen)
 
-    SlotStore.bring = watched
+    SlotStore.note = watched
     try:
         for prompt in PROMPTS:
             cache = make_prompt_cache(model)
@@ -41,7 +41,7 @@ def recorded(folder: Path, tokens_each: int = 60) -> Trace:
                 trace.append([])
                 token = int(mx.argmax(model(mx.array([[token]]), cache=cache)[0, -1]))
     finally:
-        SlotStore.bring = bring
+        SlotStore.note = note
         model.close()
     return trace
 
