@@ -86,8 +86,12 @@ class PagedExperts(nn.Module):
             lo, hi = np.searchsorted(flat[order], [wave[0], wave[-1] + 1])
             pairs = order[lo:hi]
             self._watch.check()
-            parts.append(self._compute(rows[mx.array(pairs // k)], flat[pairs][:, None], wave).squeeze(-2))
+            some = rows[mx.array(pairs // k)] if isinstance(x, mx.array) else rows[pairs // k]
+            parts.append(self._compute(some, flat[pairs][:, None], wave).squeeze(-2))
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        out = mx.concatenate(parts)[mx.array(back)]
+        if isinstance(x, mx.array):
+            out = mx.concatenate(parts)[mx.array(back)]
+        else:
+            out = np.concatenate(parts)[back].view(type(x))
         return out.reshape(*wanted.shape, out.shape[-1])
