@@ -5,6 +5,7 @@ module of experts is then replaced before anything is evaluated.
 """
 
 import importlib.metadata
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -292,6 +293,8 @@ def _read_trunk(opened: OpenModel, report: OnProgress) -> None:
 
 
 def _tokenizer(folder: Path, config: dict) -> TokenizerWrapper:
+    # It warns of every architecture that transformers itself does not know.
+    logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
         return load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
     except Exception as error:

@@ -118,7 +118,7 @@ def joined(parts: list, axis: int, order: np.ndarray) -> Any:
     """MLX or NumPy arrays of one kind put together along an axis, then taken in `order`."""
     if isinstance(parts[0], mx.array):
         return mx.take(mx.concatenate(parts, axis), mx.array(order), axis)
-    return np.concatenate(parts, axis).take(order, axis)
+    return np.concatenate(parts, axis).take(order, axis).view(type(parts[0]))
 
 
 def inverse(order: np.ndarray) -> np.ndarray:

@@ -92,8 +92,6 @@ class Worker:
 
         from engine import loader, machine
 
-        # It warns of every architecture that transformers itself does not know.
-        logging.getLogger("transformers").setLevel(logging.ERROR)
         if self._model is not None:
             self._model.close()
             self._model = None

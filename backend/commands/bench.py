@@ -21,11 +21,14 @@ def experts(text: str) -> float | int | str:
     """For argparse: a share, "least", "all", or a size in bytes."""
     if text in ("least", "all"):
         return text
-    try:
-        if text.endswith("%"):
-            return float(text[:-1]) / 100
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share. Write it like 25%.") from None
+    if text.endswith("%"):
+        try:
+            share = float(text[:-1]) / 100
+        except ValueError:
+            share = 0.0
+        if not 0 < share <= 1:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a share. Write it like 25%.")
+        return share
     size = memory(text)
     if size is None:
         raise argparse.ArgumentTypeError("experts can't be auto. Write a share like 25%, least, all, or a size.")

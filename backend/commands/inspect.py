@@ -6,6 +6,7 @@ import sys
 from dataclasses import asdict
 
 from backend.commands.options import add_data_option, add_memory_option
+from backend.commands.terminal import size
 
 HELP = "show a model's sizes, whether it fits, and how fast it would run here"
 
@@ -33,20 +34,23 @@ def run(args: argparse.Namespace) -> int:
         return 0
     experts = (
         f"{found.expert_layers} layers with {found.experts_per_layer} experts, {found.top_k} used a token: "
-        f"{found.expert_bytes / 1e9:.2f} GB, {found.expert_bytes_per_token / 1e6:.0f} MB of it for one token"
+        f"{size(found.expert_bytes)}, {size(found.expert_bytes_per_token)} of it for one token"
         if found.expert_bytes
         else "no experts: nothing of it is paged"
     )
     if found.runs:
         verdict = f"{'all of it fits' if found.fits else f'{found.resident_experts:.0%} of its experts fit'}"
     else:
-        verdict = f"too little: it needs {found.least_budget_bytes / 1e9:.2f} GB"
+        verdict = f"too little: it needs {size(found.least_budget_bytes)}"
     print(
         f"{found.model} ({found.architecture}, {found.layers} layers)\n"
-        f"  always in memory: {found.trunk_bytes / 1e9:.2f} GB\n"
+        f"  always in memory: {size(found.trunk_bytes)}\n"
         f"  {experts}\n"
-        f"  with {found.budget_bytes / 1e9:.1f} GB of memory: {verdict}\n"
-        f"  at most {found.predicted_tokens_per_s:.1f} tokens/s, by the speed of this disk "
-        f"({found.disk_bytes_per_s / 1e9:.2f} GB/s) and memory ({found.memory_bytes_per_s / 1e9:.1f} GB/s)"
+        f"  with {size(found.budget_bytes)} of memory: {verdict}"
     )
+    if found.runs:
+        print(
+            f"  at most about {found.predicted_tokens_per_s:.1f} tokens/s, by the speed of this disk now "
+            f"({size(found.disk_bytes_per_s)}/s) and memory ({size(found.memory_bytes_per_s)}/s)"
+        )
     return 0

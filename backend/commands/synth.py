@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit status 0, or 1 when it can't be written."""
-    from backend.commands.terminal import ProgressLine, bar
+    from backend.commands.terminal import ProgressLine, bar, size
     from engine.errors import EngineError
     from engine.synth import synthesise
 
@@ -34,12 +34,13 @@ def run(args: argparse.Namespace) -> int:
             bits=args.bits,
             seed=args.seed,
             skew=args.skew,
-            progress=lambda done, total: line.show("synth", f"Writing {args.out.name} {bar(done, total)}"),
+            progress=lambda done, total: line.show("synth", f"Writing {args.out.name}", bar(done, total)),
         )
     except EngineError as error:
         line.clear()
         print(error, file=sys.stderr)
         return 1
     line.clear()
-    print(folder)
+    total = sum(file.stat().st_size for file in folder.iterdir())
+    print(f"Wrote {size(total)} of random weights to {folder}. Measure it: pagoda bench --model {folder}")
     return 0

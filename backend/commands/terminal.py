@@ -26,13 +26,13 @@ class ProgressLine:
         self._topic: str | None = None
         self._dirty = False
 
-    def show(self, topic: str, text: str) -> None:
+    def show(self, topic: str, words: str, how_far: str) -> None:
         if self._moves:
             width = shutil.get_terminal_size().columns - 1
-            self._write(f"\r\x1b[K{text[:width]}")
+            self._write(f"\r\x1b[K{words} {how_far}"[: width + 4])
             self._dirty = True
         elif topic != self._topic:
-            self._write(f"{text}\n")
+            self._write(f"{words} ...\n")
         self._topic = topic
 
     def clear(self) -> None:
@@ -56,7 +56,7 @@ def show_loading(line: ProgressLine, status: EngineStatus) -> None:
     """What the engine says of loading, in words: a moving line, and one that stays when it is ready or failed."""
     if status.state == "loading" and status.loading is not None:
         step = status.loading
-        line.show(step.stage, f"{_STAGES.get(step.stage, step.stage)} {bar(step.done, step.total)} {_amount(step)}")
+        line.show(step.stage, _STAGES.get(step.stage, step.stage), f"{bar(step.done, step.total)} {_amount(step)}")
     elif status.state == "ready" and status.loaded is not None:
         model = status.loaded
         paging = f", experts paged within {size(model.budget_bytes)}" if model.paged else ""
@@ -70,7 +70,7 @@ def show_reading(line: ProgressLine, event: Progress) -> None:
     done = event.tokens_done + (event.layer / event.layers if event.layers and event.tokens_done == 0 else 0)
     bytes_read = f", {size(event.bytes_read)} from disk" if event.bytes_read else ""
     words = f"{event.tokens_done} of {event.tokens_total} tokens, layer {event.layer} of {event.layers}{bytes_read}"
-    line.show("prefill", f"Reading the prompt {bar(done, event.tokens_total)} {words}")
+    line.show("prefill", "Reading the prompt", f"{bar(done, event.tokens_total)} {words}")
 
 
 def bar(done: float, total: float) -> str:
@@ -78,11 +78,11 @@ def bar(done: float, total: float) -> str:
     return "█" * filled + "░" * (_BAR - filled)
 
 
-def size(count: int) -> str:
+def size(count: float) -> str:
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
-    return f"{count} bytes"
+    return f"{count:.0f} bytes"
 
 
 def _amount(step: Loading) -> str:

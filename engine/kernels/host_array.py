@@ -42,8 +42,8 @@ def host(value: Any) -> HostArray:
 
 
 def to_mlx(value: Any) -> Any:
-    """HostArrays become MLX arrays, anything else stays."""
-    return mx.array(np.ascontiguousarray(value)) if type(value) is HostArray else value
+    """NumPy arrays become MLX arrays, anything else stays."""
+    return mx.array(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
 
 
 def flatten(x: np.ndarray, start_axis: int = 0, end_axis: int = -1) -> Any:
