@@ -90,6 +90,7 @@ class PagedExperts(nn.Module):
             parts.append(self._compute(some, flat[pairs][:, None], wave).squeeze(-2))
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
+        out: Any
         if isinstance(x, mx.array):
             out = mx.concatenate(parts)[mx.array(back)]
         else:

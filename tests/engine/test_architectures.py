@@ -14,7 +14,6 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from engine import loader
 from engine.decode import prefill
-from engine.errors import CheckpointError
 from tests.engine.tiny_checkpoints import architectures, save, tiny_model
 from tests.engine.tiny_configs import NEEDS_METAL, OVERRIDES
 
