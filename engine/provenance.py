@@ -24,7 +24,7 @@ MLX_DTYPE = {
     # MLX has no 8-bit floats: their bits are read as they are.
     "F8_E4M3": mx.uint8, "F8_E5M2": mx.uint8, "F8_E8M0": mx.uint8,
 }  # fmt: skip
-_SPELLED = {mx_dtype: name for name, mx_dtype in reversed(MLX_DTYPE.items())}
+SPELLED = {mx_dtype: name for name, mx_dtype in reversed(MLX_DTYPE.items())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,10 @@ class Provenance:
     """The origin of each lazy array that is still on disk as it is."""
 
     def __init__(self) -> None:
-        # The arrays are kept, so that no id is used twice.
+        # The arrays are kept here and in _stacks, so that no id is used twice.
         self._known: dict[int, tuple[mx.array, Origin]] = {}
         self._parts: dict[int, list[mx.array]] = {}
+        self._stacks: list[mx.array] = []
 
     def add(self, array: mx.array, origin: Origin) -> None:
         """`array` is what lies at `origin`."""
@@ -81,6 +82,10 @@ class Provenance:
         """Where `array` lies; None when its bytes are nowhere on disk."""
         known = self._known.get(id(array))
         return known[1] if known else None
+
+    def parts_of(self, array: mx.array) -> list[mx.array] | None:
+        """What `array` was stacked from, wherever that lies; None for one that was not stacked."""
+        return self._parts.get(id(array))
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -103,6 +108,9 @@ class Provenance:
             origins = self._origins(first)
             if origins is not None:
                 self._record(result, rule(origins, *args, **kwargs))
+            elif rule is _stack and not args and not kwargs:
+                self._parts[id(result)] = list(first)
+                self._stacks.append(result)
             return result
 
         return call
@@ -137,7 +145,7 @@ def _apart(origin: Origin) -> Rows:
 
 def _view(origin: Origin, dtype: mx.Dtype) -> Origin | None:
     """The same bytes, read as another type."""
-    name, last = _SPELLED[dtype], (origin.shape[-1:] or (1,))[0]
+    name, last = SPELLED[dtype], (origin.shape[-1:] or (1,))[0]
     width = last * ITEM_BYTES[origin.dtype]
     if width % ITEM_BYTES[name]:
         return None

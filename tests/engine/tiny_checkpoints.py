@@ -5,14 +5,15 @@ import importlib
 import io
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.models
 import mlx_lm.utils
-from mlx.utils import tree_map_with_path
+from mlx.utils import tree_flatten, tree_map_with_path
 
 from engine.synth_tokenizer import tokenizer_files
 from tests.engine.tiny_configs import tiny_config
@@ -61,6 +62,20 @@ def save(folder: Path, model: nn.Module, config: dict[str, Any], quantization: d
             config = config | {"quantization": given}  # the format of other modules; experts say theirs by their shapes
     mlx_lm.utils.save_model(folder, model)
     mlx_lm.utils.save_config(dict(config), folder / "config.json", keep_vision_config=True)
+    add_tokenizer(folder)
+    return folder
+
+
+def publish(folder: Path, architecture: str, original: Callable[[dict], dict]) -> Path:
+    """A tiny model as it would have been published, in two shards: `original` turns mlx-lm's tensors into its own."""
+    model, config = tiny_model(architecture)
+    tensors = original(dict(cast(Any, tree_flatten(model.parameters()))))
+    folder.mkdir(parents=True, exist_ok=True)
+    names = sorted(tensors)
+    for shard in (0, 1):
+        file = folder / f"model-0000{shard + 1}-of-00002.safetensors"
+        mx.save_safetensors(str(file), {name: tensors[name] for name in names[shard::2]})
+    write_config(folder, config)
     add_tokenizer(folder)
     return folder
 
