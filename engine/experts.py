@@ -10,6 +10,7 @@ from mlx.utils import tree_unflatten
 from mlx_lm.models.switch_layers import QuantizedSwitchLinear, SwitchGLU, SwitchLinear, SwitchMLP
 
 from engine.errors import CheckpointError
+from engine.kernels.global_scale import for_this_machine
 from engine.provenance import MLX_DTYPE, Origin, Provenance
 from engine.slots import Piece
 
@@ -53,7 +54,8 @@ class Experts:
         for piece, array in zip(self.pieces, slots, strict=True):
             path, _, name = piece.name.rpartition(".")
             self.linears[path][name] = array
-        self.module.update_modules(tree_unflatten(list(self.linears.items())))
+        linears = [(path, for_this_machine(linear)) for path, linear in self.linears.items()]
+        self.module.update_modules(tree_unflatten(linears))
 
 
 class _Hole(nn.Module):

@@ -50,6 +50,11 @@ def assert_paged_equals_stock(folder: Path) -> None:
     stock.set_dtype(mx.float32)
     tokens, logits = greedy(stock)
     assert np.isfinite(logits).all()
+    assert_paged(folder, tokens, logits)
+
+
+def assert_paged(folder: Path, tokens: list[int], logits: np.ndarray) -> None:
+    """At every budget the paged model gives these tokens and logits."""
     for budget in ("all", 0.5, "least"):
         model = loader.load(folder, expert_bytes=budget)
         try:
