@@ -332,7 +332,7 @@ class Gateway:
             ),
             sampling=to_engine(conversation.sampling),
             prefix_tokens=text.tokens,
-            prefix_text="" if text.tokens else text.text,
+            prefix_text=text.text,
         )
 
     def _deliver(self, cursor: Cursor, payload: Payload) -> bool:

@@ -124,6 +124,33 @@ class EngineClient:
     # --- the child ---------------------------------------------------------------------------
 
     async def _supervise(self) -> None:
+        """Keep a child alive; whatever goes wrong with that is said, and can be tried again."""
+        while True:
+            try:
+                await self._keep_alive()
+            except EngineDied as death:
+                self._fail("EngineDied", str(death))
+            except OSError as error:
+                message = (
+                    f"The engine could not be started: {error}. Check the data folder {self.data_dir}, then retry."
+                )
+                self._fail("OSError", message)
+            except Exception as error:
+                log.exception("the engine's supervisor failed")
+                self._fail(
+                    type(error).__name__, f"The engine could not be supervised: {error}. Retry, or restart Pagoda."
+                )
+            await self._again.wait()
+            self._again.clear()
+            self._set(EngineStatus("loading"))
+
+    def _fail(self, kind: str, message: str) -> None:
+        if self._child and self._child.returncode is None:
+            self._child.kill()
+        self._end_runs(EngineDied(message))
+        self._set(EngineStatus("failed", failure=events.LoadFailed(kind, message)))
+
+    async def _keep_alive(self) -> None:
         deaths = 0
         while True:
             child, reader = await self._spawn()
@@ -133,6 +160,8 @@ class EngineClient:
                 await self._until_dead(listening)
             finally:
                 listening.cancel()
+            if listening.done() and not listening.cancelled() and (error := listening.exception()):
+                raise error
             code = await child.wait()
             was_ready = self.status.state == "ready"
             deaths = 0 if was_ready else deaths + 1
@@ -140,10 +169,7 @@ class EngineClient:
             log.warning("%s", death)
             self._end_runs(death)
             if deaths >= MAX_DEATHS_WHILE_LOADING:
-                self._set(EngineStatus("failed", failure=events.LoadFailed("EngineDied", str(death))))
-                await self._again.wait()
-                self._again.clear()
-                deaths = 0
+                raise death
             self._set(EngineStatus("loading"))
 
     async def _until_dead(self, listening: asyncio.Task) -> None:
@@ -167,6 +193,9 @@ class EngineClient:
                     start_new_session=True,
                     env={**os.environ, "PYTHONPATH": _python_path()},
                 )  # fmt: skip
+        except BaseException:
+            os.close(read_fd)
+            raise
         finally:
             os.close(write_fd)
         reader = asyncio.StreamReader(limit=_LINE_LIMIT)

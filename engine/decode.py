@@ -17,7 +17,7 @@ from engine import sampling
 from engine.errors import Aborted, PromptError
 from engine.events import Event, Finished, Generate, Progress, Token
 from engine.loader import PagedModel
-from engine.text import TextStream
+from engine.text import TextStream, reply_tokens
 
 PREFILL_CHUNK = 512
 PROGRESS_EVERY_S = 0.1
@@ -26,7 +26,7 @@ Emit = Callable[[Event], None]
 
 
 def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
-    """The ids of the whole prompt, the part of the reply that already exists included. Raises PromptError."""
+    """The ids of the conversation, without the part of the reply that already exists. Raises PromptError."""
     tokenizer = model.tokenizer
     messages = [dict(message) for message in request.messages]
     try:
@@ -37,10 +37,6 @@ def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
     except Exception as error:
         raise PromptError(f"The model's chat template does not accept this conversation: {error}") from error
     ids = [int(i) for i in ids]
-    if request.prefix_tokens:
-        return ids + list(request.prefix_tokens)
-    if request.prefix_text:
-        return ids + [int(i) for i in tokenizer.encode(request.prefix_text, add_special_tokens=False)]
     return ids
 
 
@@ -77,11 +73,13 @@ class Run:
         started = perf_counter()
         request, tokenizer = self.request, self.model.tokenizer
         wish = sampling.merged(request.sampling, sampling.model_defaults(self.model.path))
-        sampler = sampling.make(wish)
-        prompt = prompt_tokens(self.model, request)
+        sampler = sampling.make(wish, len(tokenizer))
+        wish_stop = tuple(s for s in wish.stop if s)
+        existing = reply_tokens(tokenizer, request.prefix_tokens, request.prefix_text, wish_stop)
+        prompt = [*prompt_tokens(self.model, request), *existing]
         limit, context_bound = self._limit(len(prompt), wish.max_tokens)
         tokens = list(prompt)
-        text = TextStream(tokenizer, wish.stop, request.prefix_tokens, request.prefix_text)
+        text = TextStream(tokenizer, wish_stop, existing, request.prefix_text)
         times: list[float] = []
         prefill_s, reason, cache = 0.0, "length", make_prompt_cache(self.model)
         try:

@@ -40,9 +40,9 @@ class Load:
 class Generate:
     """Run one reply.
 
-    `messages` are {"role", "content"} dicts for the chat template. `prefix_tokens` are the ids of the part of
-    the reply that already exists (Continue): generation goes on right after them. They were produced by this
-    model; where only text is known, `prefix_text` is tokenised instead.
+    `messages` are {"role", "content"} dicts for the chat template. For a reply that goes on (Continue), `prefix_text`
+    is what is on screen of it and `prefix_tokens` the ids that this model sampled for it, where they are known:
+    generation goes on right after them, and only what is not on screen is sent.
     """
 
     run_id: str

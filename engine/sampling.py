@@ -18,6 +18,9 @@ from engine.events import Sampling
 # mlx-lm looks 20 tokens back, too few to keep a small model from repeating a sentence; llama.cpp's default is 64.
 PENALTY_WINDOW = 64
 
+# Dividing by less overflows float32, and a smaller top-p is lost beside 1: both mean the likeliest token.
+NEARLY_GREEDY = 1e-4
+
 _GENERATION_CONFIG = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -74,11 +77,14 @@ class Sampler:
         return int(self.draw(logprobs)[0])
 
 
-def make(wish: Sampling) -> Sampler:
-    """The sampler for a merged wish; without a seed, a random one."""
-    draw = make_sampler(
-        temp=wish.temperature or 0.0, top_p=wish.top_p or 0.0, min_p=wish.min_p or 0.0, top_k=wish.top_k or 0
-    )
+def make(wish: Sampling, vocabulary: int) -> Sampler:
+    """The sampler for a merged wish over `vocabulary` tokens; without a seed, a random one."""
+    temperature, top_p, top_k = wish.temperature or 0.0, wish.top_p or 0.0, wish.top_k or 0
+    if temperature < NEARLY_GREEDY or 0 < top_p < NEARLY_GREEDY:
+        temperature = 0.0
+    if top_k >= vocabulary:
+        top_k = 0  # all tokens: no choice at all
+    draw = make_sampler(temp=temperature, top_p=top_p, min_p=wish.min_p or 0.0, top_k=top_k)
     repetition = wish.repetition_penalty
     processors = make_logits_processors(
         repetition_penalty=None if repetition == 1 else repetition,

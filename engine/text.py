@@ -3,10 +3,36 @@
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
 
+def reply_tokens(
+    tokenizer: TokenizerWrapper, tokens: tuple[int, ...], shown: str, stop: tuple[str, ...]
+) -> tuple[int, ...]:
+    """The ids that a reply goes on from when `shown` is on screen and `tokens` were sampled for it.
+
+    These are all of `tokens` as long as they spell what was shown, perhaps with an end that was still held back. Where
+    they don't (the reply was cut before a stop string), those that were shown whole, and the rest tokenised anew.
+    """
+    text = _spelled(tokenizer, tokens)
+    stop_lies_beyond = any(s in text[max(len(shown) - len(s) + 1, 0) :] for s in stop if s)
+    if shown.startswith(text) or (text.startswith(shown) and not stop_lies_beyond):
+        return tokens
+    keep = len(tokens)
+    while keep and not shown.startswith(_spelled(tokenizer, tokens[:keep])):
+        keep -= 1
+    rest = shown[len(_spelled(tokenizer, tokens[:keep])) :]
+    return (*tokens[:keep], *tokenizer.encode(rest, add_special_tokens=False))
+
+
+def _spelled(tokenizer: TokenizerWrapper, tokens: tuple[int, ...]) -> str:
+    detokenizer = tokenizer.detokenizer
+    for token in tokens:
+        detokenizer.add_token(token)
+    return detokenizer.text
+
+
 class TextStream:
     """The text of one reply as its tokens come.
 
-    `prefix_tokens` and `prefix_text` are what was already shown of a reply that goes on; it is not given again.
+    `prefix_tokens` are those that a reply goes on from, `shown` what is already on screen; it is not given again.
     """
 
     def __init__(
@@ -14,15 +40,14 @@ class TextStream:
         tokenizer: TokenizerWrapper,
         stop: tuple[str, ...] = (),
         prefix_tokens: tuple[int, ...] = (),
-        prefix_text: str = "",
+        shown: str = "",
     ):
         self._detokenizer = tokenizer.detokenizer
         for token in prefix_tokens:
             self._detokenizer.add_token(token)
-        text = self._detokenizer.text
-        # A space that the detokenizer still holds back may have been shown at the end of the earlier run.
-        already_shown = prefix_text if prefix_text.startswith(text) else text
-        self._shown = len(already_shown)
+        # Less may have been shown than the tokens spell (what might have become a stop string was held back), or more
+        # (a space that this detokenizer still holds back).
+        self._shown = len(shown)
         self._stop = tuple(s for s in stop if s)
         self.stopped = False
 

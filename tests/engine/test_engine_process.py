@@ -86,6 +86,31 @@ def text_of_tokens(events: list, count: int) -> str:
     return "".join([event.text for event in events if isinstance(event, Token)][:count])
 
 
+async def test_going_on_loses_nothing_that_was_held_back_as_a_possible_stop_string(engine):
+    whole = await reply(engine, "whole")
+    text = text_of(whole)
+    for count in range(2, 12):
+        spelled = text_of_tokens(whole, count)
+        if not spelled:
+            continue
+        shown = spelled[:-1]  # the last character was held back when the engine was killed
+        sampling = Sampling(temperature=0.0, max_tokens=24, stop=(spelled[-1] + "\x01",))
+        half = tuple(tokens_of(whole)[:count])
+        rest = await reply(engine, f"rest{count}", sampling, prefix_tokens=half, prefix_text=shown)
+        assert (shown + text_of(rest)).startswith(text)
+
+
+async def test_going_on_after_a_stop_string_starts_from_what_is_on_screen(engine):
+    whole = await reply(engine, "whole")
+    text = text_of(whole)
+    stop = text[6:10]
+    stopped = await reply(engine, "stopped", Sampling(temperature=0.0, max_tokens=24, stop=(stop,)))
+    shown, tokens = text_of(stopped), tuple(tokens_of(stopped))
+    rest = await reply(engine, "rest", Sampling(temperature=0.0, max_tokens=8), prefix_tokens=tokens, prefix_text=shown)
+    assert (shown + text_of(rest)).startswith(shown)
+    assert text_of(rest)
+
+
 async def test_stop_takes_effect_and_keeps_what_came(engine):
     events = []
     async for event in engine.generate(Generate("r", ASK, Sampling(temperature=0.0, max_tokens=5000))):
@@ -133,6 +158,30 @@ async def test_a_model_that_is_not_there_fails_and_can_be_retried(tiny_model, tm
         assert (await client.wait_ready()).layers == 3
     finally:
         await client.close()
+
+
+async def test_a_log_that_cannot_be_written_is_said_and_can_be_retried(tiny_model, tmp_path):
+    (tmp_path / "engine.log").mkdir()
+    client = EngineClient(str(tiny_model), tmp_path)
+    await client.start()
+    try:
+        with pytest.raises(ModelNotLoaded, match=r"engine\.log"):
+            await client.wait_ready()
+        (tmp_path / "engine.log").rmdir()
+        client.retry()
+        assert (await client.wait_ready()).layers == 3
+    finally:
+        await client.close()
+
+
+async def test_sampling_at_its_limits_is_greedy_or_free_but_never_fails(engine):
+    greedy = tokens_of(await reply(engine, "greedy"))
+    for number, limit in enumerate(
+        ({"temperature": 1e-40}, {"temperature": 1.0, "top_p": 1e-300}, {"temperature": 0.0, "top_k": 10**9})
+    ):
+        assert tokens_of(await reply(engine, f"r{number}", Sampling(max_tokens=24, **limit))) == greedy
+    events = await reply(engine, "free", Sampling(temperature=1.0, top_k=10**30, max_tokens=5))
+    assert isinstance(events[-1], Finished)
 
 
 async def test_an_engine_that_always_dies_while_loading_is_given_up(tiny_model, tmp_path, monkeypatch):
