@@ -11,7 +11,8 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from engine.slots import Fetch, SlotStore
+from engine.fetch import Fetch
+from engine.slots import SlotStore
 from engine.watch import Watch
 
 Kernel = Callable[[mx.array, np.ndarray], mx.array]
@@ -75,7 +76,7 @@ class PagedExperts(nn.Module):
                 fetch.wait(self._watch.check)
                 out = self._kernel(x, self._slots(wanted))
         except BaseException:
-            fetch.abandon()
+            self._store.abandon(self.place, fetch)
             raise
         # A slot may be overwritten by the next layer's misses, so nothing may still have to read it.
         if isinstance(out, mx.array):

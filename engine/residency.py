@@ -7,6 +7,8 @@ choices beyond what frequency explains. `python -m bench.residency` compares it 
 Belady's bound: it reads the fewest experts, or nearly, on every trace there.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from engine.errors import EngineError
@@ -64,6 +66,8 @@ class Residency:
 
         Raises EngineError when there are fewer slots than experts needed at once.
         """
+        if not len(missing):
+            return np.empty(0, np.int32)
         lacking = len(missing) - len(self._free)
         if lacking > 0:
             self._evict(lacking, module, keep)
@@ -71,11 +75,18 @@ class Residency:
         self._slot[module, missing] = slots
         return slots
 
-    def forget(self, module: int, experts: np.ndarray) -> None:
-        """Free the slots of experts whose bytes never arrived whole."""
-        held = self._slot[module, experts]
-        self._free.extend(held[held >= 0].tolist())
+    def items(self) -> Iterator[tuple[int, int, int]]:
+        """(module, expert, slot) of what is in memory."""
+        for module, expert in np.argwhere(self._slot >= 0).tolist():
+            yield module, expert, int(self._slot[module, expert])
+
+    def withhold(self, module: int, experts: np.ndarray) -> None:
+        """Forget experts, but keep their slots out of use until `release`: something may still write into them."""
         self._slot[module, experts] = -1
+
+    def release(self, slots: np.ndarray) -> None:
+        """Slots that were withheld can be used again."""
+        self._free.extend(slots.tolist())
 
     def _learn_stickiness(self, module: int, chosen: np.ndarray) -> None:
         before = np.flatnonzero(self._chosen_last[module])
@@ -95,8 +106,8 @@ class Residency:
         likely += passed[:, None] * 1e-9
         likely[self._slot < 0] = np.inf
         likely[module, keep] = np.inf
-        going = np.argpartition(likely, count - 1, axis=None)[:count]
-        if not np.isfinite(likely.flat[going]).all():
+        going = np.argpartition(likely, min(count, likely.size) - 1, axis=None)[:count]
+        if len(going) < count or not np.isfinite(likely.flat[going]).all():
             raise EngineError(f"{self.slots} slots are too few for the experts that are needed at once.")
         self._free.extend(self._slot.flat[going].tolist())
         self._slot.flat[going] = -1

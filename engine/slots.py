@@ -3,15 +3,15 @@
 Rows are written in place through NumPy views of the arrays' own memory and read by kernels under slot numbers.
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 import mlx.core as mx
 import numpy as np
 
 from engine.disk import Disk, Read
+from engine.errors import DiskError, EngineError
+from engine.fetch import STAGING, Conversion, Counters, Fetch, widen
 from engine.provenance import MLX_DTYPE, Origin
 from engine.residency import Residency
 
@@ -30,24 +30,21 @@ class Piece:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.size
 
 
-@dataclass
-class Counters:
-    """What the store did since the model was loaded; seconds are time the engine waited for reads."""
-
-    expert_hits: int = 0
-    expert_reads: int = 0
-    bytes_read: int = 0
-    disk_s: float = 0.0
-
-
 class SlotStore:
     """Experts of all layers with equal pieces share these slots.
 
     `origins[place]` gives, piece by piece, the array on disk whose rows are the (at most `experts`) of one module.
     """
 
-    def __init__(self, pieces: Sequence[Piece], slots: int, origins: dict[int, list[Origin]], experts: int, disk: Disk,
-                 counters: Counters):  # fmt: skip
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        slots: int,
+        origins: dict[int, list[Origin]],
+        experts: int,
+        disk: Disk,
+        counters: Counters,
+    ):
         self.pieces = tuple(pieces)
         self.slots = slots
         self.arrays = [mx.zeros((slots, *piece.shape), dtype=piece.dtype) for piece in pieces]
@@ -57,75 +54,66 @@ class SlotStore:
         self._disk = disk
         self._counters = counters
         self._residency = Residency(slots, len(origins), experts)
+        self._late: list[Fetch] = []  # given up, but their reads may still write into their slots
 
     def note(self, place: int, chosen: np.ndarray) -> None:
         """The router of a module has chosen [tokens, k] experts: so residency knows what is popular."""
         self._residency.note(place, chosen)
 
-    def fetch(self, place: int, experts: np.ndarray) -> "Fetch":
-        """Start to read those of `experts` (at most `slots` of them) that are not in memory.
-
-        The caller has made sure that no kernel in flight reads a slot, and waits for one fetch before the next.
-        """
-        missing = experts[self._residency.slots_of(place, experts) < 0]
-        self._counters.expert_hits += len(experts) - len(missing)
-        self._counters.expert_reads += len(missing)
-        admitted = self._residency.admit(place, missing, experts) if len(missing) else missing
-        fetch = Fetch(missing, lambda: self._residency.forget(place, missing), self._counters)
-        for expert, slot in zip(missing.tolist(), admitted.tolist(), strict=True):
-            for piece, view, tensor in zip(self.pieces, self._views, self._origins[place], strict=True):
-                row = view[slot : slot + 1]  # of one slot, but an array even where an expert has a single number
-                target = row
-                if piece.dtype != MLX_DTYPE[piece.file_dtype]:
-                    target = np.empty(row.shape, _STAGING[piece.file_dtype])
-                    fetch.conversions.append((row, target, piece.file_dtype))
-                fetch.reads.append(Read(tensor.rows(expert), _bytes(target), f"expert {expert}"))
-        fetch.pending = self._disk.read(fetch.reads)
-        return fetch
-
     def slots_of(self, place: int, experts: np.ndarray) -> np.ndarray:
         """Where experts lie that were fetched."""
         return self._residency.slots_of(place, experts)
 
+    def fetch(self, place: int, experts: np.ndarray) -> Fetch:
+        """Start to read those of `experts` (at most `slots` of them) that are not in memory.
 
-class Fetch:
-    """Reads in flight: `missing` are the experts that may be used only after `wait`."""
+        The caller has made sure that no kernel in flight reads a slot, and waits for one fetch before the next; one
+        that fails it gives to `abandon`. Raises DiskError while slots still wait for a disk that hangs.
+        """
+        missing = experts[self.slots_of(place, experts) < 0]
+        fetch = Fetch(missing, self._admit(place, missing, experts), self._counters)
+        for expert, slot in zip(missing.tolist(), fetch.slots.tolist(), strict=True):
+            for piece, view, tensor in zip(self.pieces, self._views, self._origins[place], strict=True):
+                row = view[slot : slot + 1]  # of one slot, but an array even where an expert has a single number
+                target, factor = row, getattr(tensor, "factor", 1.0)
+                if piece.dtype != MLX_DTYPE[piece.file_dtype] or factor != 1.0:
+                    target = np.empty(row.shape, STAGING[piece.file_dtype])
+                    fetch.conversions.append(Conversion(row, target, piece.file_dtype, piece.dtype, factor))
+                fetch.reads.append(Read(tensor.rows(expert), _bytes(target), f"expert {expert}"))
+        fetch.pending = self._disk.read(fetch.reads)
+        self._counters.expert_hits += len(experts) - len(missing)
+        self._counters.expert_reads += len(missing)
+        return fetch
 
-    def __init__(self, missing: np.ndarray, undo: Callable[[], None], counters: Counters):
-        self.missing = missing
-        self.reads: list[Read] = []
-        self.pending: list[Future[int]] = []
-        self.conversions: list[tuple[np.ndarray, np.ndarray, str]] = []
-        self._undo = undo
-        self._counters = counters
+    def abandon(self, place: int, fetch: Fetch) -> None:
+        """Give up a fetch: its experts are not in memory, its slots stay out of use until its last read has ended."""
+        fetch.cancel()
+        self._residency.withhold(place, fetch.missing)
+        self._late.append(fetch)
 
-    def wait(self, check: Callable[[], None]) -> None:
-        """Return when all has arrived. `check` is called meanwhile and may raise. Raises DiskError; then `abandon`."""
-        started = perf_counter()
-        for future in self.pending:
-            self._counters.bytes_read += future.result()
-            check()
-        for row, staged, dtype in self.conversions:
-            row[...] = _widen(staged, dtype)
-        self._counters.disk_s += perf_counter() - started
+    def damaged(self) -> Iterator[str]:
+        """The tensors of experts in memory that hold NaN, with their files: where nonsense comes from."""
+        for place, expert, slot in self._residency.items():
+            for piece, view, tensor in zip(self.pieces, self._views, self._origins[place], strict=True):
+                numbers = view[slot : slot + 1]
+                if piece.dtype == mx.bfloat16:
+                    numbers = widen(numbers, "BF16")
+                if numbers.dtype.kind == "f" and np.isnan(numbers).any():
+                    extent = tensor.rows(expert)
+                    yield f"expert {expert} ({extent.name}) in {extent.file}"
 
-    def abandon(self) -> None:
-        """Give up what has not been waited for, but not before the last read has ended: it must not land later."""
-        for future in self.pending:
-            if not future.cancel():
-                future.exception()
-        self._undo()
-
-
-# bfloat16 has no NumPy dtype: its bits are read as uint16.
-_STAGING = {"BF16": np.uint16, "F16": np.float16}
-
-
-def _widen(staged: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 of the same values: exact for both 16-bit formats (bfloat16 is the upper half of a float32)."""
-    if dtype == "BF16":
-        return (staged.astype(np.uint32) << 16).view(np.float32)
-    return staged.astype(np.float32)
+    def _admit(self, place: int, missing: np.ndarray, keep: np.ndarray) -> np.ndarray:
+        for fetch in [fetch for fetch in self._late if fetch.landed]:
+            self._residency.release(fetch.slots)
+            self._late.remove(fetch)
+        try:
+            return self._residency.admit(place, missing, keep)
+        except EngineError:
+            if not self._late:
+                raise
+            raise DiskError(
+                "The disk still owes the experts that were asked for before. Check that it is connected, and try again."
+            ) from None
 
 
 def _writable(array: mx.array) -> np.ndarray:

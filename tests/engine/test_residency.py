@@ -54,7 +54,6 @@ def test_what_was_used_before_it_was_evicted_is_remembered():
     residency = Residency(1, 1, 8)
     for _ in range(6):
         use(residency, 0, 1)
-        residency.forget(0, one(1))
     use(residency, 0, 2)
     assert residency._uses[0, 1] > residency._uses[0, 2]
 
@@ -86,11 +85,14 @@ def test_what_is_needed_now_is_never_evicted():
         residency.admit(0, one(3), one(1, 2, 3))
 
 
-def test_a_forgotten_expert_gives_its_slot_back():
+def test_a_slot_that_may_still_be_written_stays_out_of_use():
     residency = Residency(1, 1, 8)
     [slot] = residency.admit(0, one(1), one(1))
-    residency.forget(0, one(1))
+    residency.withhold(0, one(1))
     assert residency.slots_of(0, one(1)) == [-1]
+    with pytest.raises(EngineError):
+        residency.admit(0, one(2), one(2))
+    residency.release(np.array([slot]))
     assert residency.admit(0, one(2), one(2)) == [slot]
 
 
@@ -108,5 +110,7 @@ def test_a_slot_never_holds_two_experts(slots, steps):
         assert set(held) | set(residency._free) == set(range(slots))
         assert (residency.slots_of(module, experts) >= 0).all()
         if forget:
-            residency.forget(module, experts)
+            given_up = residency.slots_of(module, experts)
+            residency.withhold(module, experts)
             assert (residency.slots_of(module, experts) < 0).all()
+            residency.release(given_up)
