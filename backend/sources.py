@@ -47,6 +47,7 @@ class Forwarded(Generate):
     """A request of an API client for an upstream: its own body goes on as it came, with all it asks for."""
 
     body: dict[str, Any] = field(default_factory=dict)
+    path: str = "chat/completions"
 
 
 SourceEvent = Loading | Progress | Token | Finished | RunFailed | Delta | Reading | Ended

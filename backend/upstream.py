@@ -15,7 +15,7 @@ from backend.abort import AbortSignal
 from backend.sources import Ended, Forwarded, ModelStatus, SourceEvent, SourceInterrupted
 from backend.states import Reason
 from backend.upstream_reply import Reply
-from backend.upstream_request import body_of, without_refused
+from backend.upstream_request import body_of, forwarded, without_refused
 from backend.upstream_settings import UpstreamSettings, checked
 from backend.upstream_words import refused, unreachable
 from engine.events import Generate, RunFailed
@@ -173,16 +173,17 @@ class UpstreamSource:
 
     async def _events(self, request: Generate) -> AsyncGenerator[SourceEvent, None]:
         upstream = self._upstream
-        body = request.body if isinstance(request, Forwarded) else body_of(request, upstream.owner)
+        if isinstance(request, Forwarded):
+            body, path = forwarded(request.body, upstream.owner), request.path
+        else:
+            body, path = body_of(request, upstream.owner), "chat/completions"
         body = {**body, "model": self._model, "stream": True}
         waits = list(BACKOFF_S)
         while True:
             asked = without_refused(body, upstream.refused)
             try:
                 response = await upstream.client.send(
-                    upstream.client.build_request(
-                        "POST", upstream.url("chat/completions"), json=asked, headers=upstream.headers()
-                    ),
+                    upstream.client.build_request("POST", upstream.url(path), json=asked, headers=upstream.headers()),
                     stream=True,
                 )
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:

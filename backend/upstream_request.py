@@ -22,12 +22,19 @@ def body_of(request: Generate, owner: str) -> dict[str, Any]:
         body[_REPETITION.get(owner, "repetition_penalty")] = sampling.repetition_penalty
     if sampling.stop:
         body["stop"] = list(sampling.stop)
-    body["stream_options"] = {"include_usage": True}
+    return body | {"stream_options": {"include_usage": True}} | _progress(owner)
+
+
+def forwarded(body: dict[str, Any], owner: str) -> dict[str, Any]:
+    """The body of an API client, with the counts and the progress that we want to know ourselves."""
+    kept = {key: value for key, value in body.items() if key != "pagoda"}
+    return kept | {"stream_options": {"include_usage": True}} | _progress(owner)
+
+
+def _progress(owner: str) -> dict[str, Any]:
     if owner == "llamacpp":
-        body["return_progress"] = True
-    elif owner == "pagoda":
-        body["pagoda"] = {"progress": True}
-    return body
+        return {"return_progress": True}
+    return {"pagoda": {"progress": True}} if owner == "pagoda" else {}
 
 
 def without_refused(body: dict[str, Any], refused: set[str]) -> dict[str, Any]:
