@@ -300,6 +300,7 @@ class Gateway:
             source=self.source(attempt.model),
             queue=self.queue,
             key=conversation.id,
+            id=attempt.id,
             request=lambda: self._request(attempt, seed),
             deliver=lambda payload: self._deliver(cursor, payload),
         )
