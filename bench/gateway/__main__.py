@@ -153,9 +153,10 @@ async def measure(args: argparse.Namespace) -> None:
                 late.sort()
                 p50, p99 = late[len(late) // 2], late[int(len(late) * 0.99)]
                 label = name if args.rounds == 1 else f"{name} {round + 1}"
+                used = cpu_after - cpu
                 print(
-                    f"{label:14}{len(late):8}{p50:9.2f}{p99:9.2f}{late[-1]:9.2f}"
-                    f"{(cpu_after - cpu) / took:7.0%}{(cpu_after - cpu) / len(late) * 1e6:10.0f}{before / 1e6:11.0f}{after / 1e6:10.0f}",
+                    f"{label:14}{len(late):10}{p50:10.2f}{p99:10.2f}{late[-1]:10.2f}{used / took:10.0%}"
+                    f"{used / len(late) * 1e6:10.0f}{before / 1e6:10.0f}{after / 1e6:10.0f}",
                     flush=True,
                 )
     finally:
