@@ -139,9 +139,8 @@ async def measure(args: argparse.Namespace) -> None:
             except OSError:
                 await asyncio.sleep(0.1)
         print(f"{args.streams} streams at {args.rate:g} chunks/s for {args.seconds:g} s, {os.cpu_count()} cores")
-        print(
-            f"{'':14}{'chunks':>8}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}{'CPU':>7}{'µs/chunk':>10}{'MB before':>11}{'MB after':>10}"
-        )
+        columns = ("chunks", "p50 ms", "p99 ms", "max ms", "CPU", "µs/chunk", "MB before", "MB after")
+        print(" " * 14 + "".join(f"{column:>10}" for column in columns))
         for name, way in (("API", by_api), ("conversation", by_conversation)):
             for round in range(args.rounds):
                 late: list[float] = []
