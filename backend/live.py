@@ -21,7 +21,13 @@ async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> Async
     missed or sent twice, and a slow reader costs no memory.
     """
     news = asyncio.Event()
-    unsubscribe = gateway.subscribe(lambda _: news.set())
+
+    def hear(item: Chunk | Notice) -> None:
+        # Not for every chunk of every conversation: with 200 readers each would wake all the others.
+        if not isinstance(item, Chunk) or item.attempt_id == attempt_id:
+            news.set()
+
+    unsubscribe = gateway.subscribe(hear)
     try:
         while True:
             news.clear()

@@ -13,12 +13,14 @@ from backend.chunks import Payload, StateChange, Text
 from backend.errors import GatewayError
 from backend.meter import Meter
 from backend.queue import Queue
-from backend.sources import Source, SourceEvent, SourceInterrupted
+from backend.sources import Delta, Ended, Reading, Source, SourceEvent, SourceInterrupted
 from backend.states import Reason, State
 from backend.throttle import Throttle
 from engine.events import Finished, Generate, Loading, Progress, RunFailed, Token
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("pagoda.replies")
+prompts = logging.getLogger("pagoda.prompts")  # silent unless a person asked for it
+prompts.setLevel(logging.WARNING)
 
 # A stop reaches the engine inside the current layer. If even that takes longer than this, the person is not kept
 # waiting: the attempt ends now, and what the engine says afterwards is dropped. Its place in the queue stays taken.
@@ -36,7 +38,9 @@ class Run:
         request: Callable[[], Generate],
         deliver: Callable[[Payload], bool],
         share: str | None = None,
+        id: str = "",
     ) -> None:
+        self._id = id or key
         self._source, self._queue, self._key, self._share = source, queue, key, share
         self._request = request
         self._deliver = deliver
@@ -49,7 +53,7 @@ class Run:
     def start(self) -> asyncio.Task[None]:
         """Line up now; the rest happens in the returned task."""
         self._ticket = self._queue.enter(
-            self._source.name,
+            self._source.lane,
             self._key,
             lambda place: self._throttle.offer(self._meter.queued(place)),
             self._source.capacity,
@@ -67,12 +71,20 @@ class Run:
         self._end(state, reason, detail)
         self._abort.abort(reason)
 
-    def _end(self, state: State, reason: Reason, detail: str | None = None) -> None:
+    def _end(
+        self,
+        state: State,
+        reason: Reason,
+        detail: str | None = None,
+        kind: str | None = None,
+        param: str | None = None,
+    ) -> None:
         if self._ended:
             return
         self._throttle.flush()
         self._ended = True
-        self._deliver(StateChange(state, reason, detail, self._meter.usage(), self._meter.timings()))
+        log.info("%s %s: %s", self._id, self._source.name, _in_short(state, reason, self._meter))
+        self._deliver(StateChange(state, reason, detail, self._meter.usage(), self._meter.timings(), kind, param))
 
     def _on_abort(self) -> None:
         if not self._started:
@@ -109,24 +121,30 @@ class Run:
             self._ticket.leave()
 
     async def _consume(self) -> None:
-        async with aclosing(self._source.run(self._request(), self._abort.signal)) as events:
+        request = self._request()
+        prompts.info("%s %s reads: %s", self._id, self._source.name, request.messages)
+        async with aclosing(self._source.run(request, self._abort.signal)) as events:
             async for event in events:
                 self._meter.see(event)
                 self._take(event)
 
     def _take(self, event: SourceEvent) -> None:
         match event:
-            case Loading() | Progress():
+            case Loading() | Progress() | Reading():
                 if not self._ended:
                     self._throttle.offer(self._meter.progress(event))
-            case Token(token=token, text=text):
-                self._text(Text(text, (token,)))
+            case Token(token=token, text=text, logprobs=logprobs):
+                self._text(Text(text, (token,), logprobs=logprobs or None))
+            case Delta(text=text, channel=channel, extra=extra):
+                self._text(Text(text, channel=channel, extra=extra))
+            case Ended():
+                self._end(*self._ending(event))
             case Finished():
                 if event.text:
                     self._text(Text(event.text))
                 self._end(*self._ending(event))
-            case RunFailed(message=message):
-                self._end(State.FAILED, Reason.ERROR, message)
+            case RunFailed():
+                self._end(State.FAILED, Reason.ERROR, event.message, event.kind, event.param)
 
     def _text(self, text: Text) -> None:
         if self._ended:
@@ -141,14 +159,21 @@ class Run:
         if not self._ended:
             self._deliver(payload)
 
-    def _ending(self, event: Finished) -> tuple[State, Reason]:
+    def _ending(self, event: Finished | Ended) -> tuple[State, Reason]:
         match event.reason:
             case "stop":
                 return State.COMPLETE, Reason.STOP
             case "length":
-                return State.COMPLETE, Reason.CONTEXT_FULL if event.context_full else Reason.LENGTH
+                full = isinstance(event, Finished) and event.context_full
+                return State.COMPLETE, Reason.CONTEXT_FULL if full else Reason.LENGTH
             case "aborted" if not self._abort.signal.aborted:
                 return State.INTERRUPTED, Reason.ENGINE_DIED
             case "aborted":
                 return State.CANCELLED, Reason.STOPPED_BY_PERSON
         raise ValueError(f"a source ended with the unknown reason {event.reason!r}")
+
+
+def _in_short(state: State, reason: Reason, meter: Meter) -> str:
+    usage = meter.usage()
+    tokens = f", {usage['prompt_tokens']} tokens read, {usage['completion_tokens']} written" if usage else ""
+    return f"{state.value} ({reason.value}){tokens}, {meter.elapsed():.2f} s"

@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from backend.config import Settings, parse_memory
+from backend.config import Settings, parse_duration, parse_memory
+from backend.upstream_settings import UpstreamSettings, checked
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -50,3 +51,27 @@ def port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 65535):
         raise argparse.ArgumentTypeError(f"{text!r} is not a port. Ports are numbers from 0 to 65535.")
     return int(text)
+
+
+def add_config_option(parser: argparse.ArgumentParser) -> None:
+    """--config; backend/cli.py reads the file before the other options are parsed."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a pagoda.toml (default: the one of this user)")
+
+
+def upstream(text: str) -> UpstreamSettings:
+    """For argparse: NAME=BASE_URL, then key_env=, concurrency=, patience= after commas."""
+    first, *more = text.split(",")
+    name, _, url = first.partition("=")
+    given: dict[str, str] = {}
+    for part in more:
+        key, _, value = part.strip().partition("=")
+        given[key] = value
+    try:
+        if unknown := set(given) - {"key_env", "concurrency", "patience"}:
+            raise ValueError(f"An upstream has no {', '.join(sorted(unknown))}, only key_env, concurrency, patience.")
+        if not (count := given.get("concurrency", "4")).isdecimal() or int(count) < 1:
+            raise ValueError(f"{count!r} is no number of replies at a time.")
+        patience = parse_duration(given.get("patience", "any"))
+        return checked(UpstreamSettings(name.strip(), url.strip(), given.get("key_env"), int(count), patience))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
