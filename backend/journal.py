@@ -8,7 +8,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -18,10 +18,12 @@ from backend import migrations
 from backend.chunks import Chunk, Progress, StateChange, Text
 from backend.errors import CannotWrite
 from backend.folder import FolderLock
+from backend.purge import purge
 from backend.rows import Attempt, Conversation, Message, Summary, percent_of
 from backend.states import State, can_become
 
 _ALIVE = "('sending', 'streaming')"
+_KEPT = "conversation_id IN (SELECT id FROM conversations WHERE deleted_at IS NULL)"
 
 
 class Journal:
@@ -51,7 +53,8 @@ class Journal:
         self._lock.release()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing. Raises CannotWrite, in words, when the disk does not take it."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield self._db
@@ -78,7 +81,9 @@ class Journal:
         return self._conversation("request_id", request_id)
 
     def _conversation(self, column: str, value: str) -> Conversation | None:
-        found = self._db.execute(f"SELECT * FROM conversations WHERE {column} = ?", (value,)).fetchone()
+        found = self._db.execute(
+            f"SELECT * FROM conversations WHERE {column} = ? AND deleted_at IS NULL", (value,)
+        ).fetchone()
         return _row(Conversation, found) if found else None
 
     def change_conversation(self, id: str, **columns: Any) -> None:
@@ -89,7 +94,12 @@ class Journal:
         self._db.execute(f"UPDATE conversations SET {names} WHERE id = ?", (*columns.values(), id))
 
     def delete_conversation(self, id: str) -> None:
-        self._db.execute("DELETE FROM conversations WHERE id = ?", (id,))
+        """Out of sight at once; `purge` removes it for good, until then `restore_conversation` brings it back."""
+        self._db.execute("UPDATE conversations SET deleted_at = ? WHERE id = ?", (time.time(), id))
+
+    def restore_conversation(self, id: str) -> bool:
+        """False when it is gone for good."""
+        return self._db.execute("UPDATE conversations SET deleted_at = NULL WHERE id = ?", (id,)).rowcount > 0
 
     def summaries(self, id: str | None = None) -> list[Summary]:
         """The rows of the sidebar, the most recently used first; with `id` only that one."""
@@ -99,28 +109,47 @@ class Journal:
                 (SELECT a.progress FROM attempts a WHERE a.conversation_id = c.id AND a.state IN {_ALIVE}
                  ORDER BY a.rowid LIMIT 1) AS progress,
                 (SELECT a.state FROM messages m JOIN attempts a ON a.id = m.current_attempt
-                 WHERE m.conversation_id = c.id ORDER BY m.position DESC LIMIT 1) AS newest
-            FROM conversations c {"" if id is None else "WHERE c.id = ?"} ORDER BY c.updated_at DESC, c.rowid DESC""",
+                 WHERE m.conversation_id = c.id AND m.deleted_at IS NULL
+                 ORDER BY m.position DESC LIMIT 1) AS newest
+            FROM conversations c WHERE c.deleted_at IS NULL {"" if id is None else "AND c.id = ?"}
+            ORDER BY c.updated_at DESC, c.rowid DESC""",
             () if id is None else (id,),
         )
-        return [
-            Summary(
-                id=row["id"],
-                title=row["title"],
-                model=row["model"],
-                created_at=row["created_at"],
-                updated_at=row["updated_at"],
-                running=bool(row["running"]),
-                percent=percent_of(_progress(row["progress"]), "max_tokens" in json.loads(row["sampling"])),
-                unread=bool(row["unread"]),
-                failed=row["newest"] in (State.FAILED, State.INTERRUPTED),
-            )
-            for row in rows
-        ]
+        return [self._summary(row) for row in rows]
+
+    def _summary(self, row: sqlite3.Row) -> Summary:
+        progress = _progress(row["progress"])
+        return Summary(
+            id=row["id"],
+            title=row["title"],
+            model=row["model"],
+            created_at=row["created_at"],
+            updated_at=row["updated_at"],
+            running=bool(row["running"]),
+            queued=bool(row["running"]) and progress is not None and progress.stage == "queued",
+            percent=percent_of(progress, "max_tokens" in json.loads(row["sampling"])),
+            unread=bool(row["unread"]),
+            failed=row["newest"] in (State.FAILED, State.INTERRUPTED),
+            pinned=bool(row["pinned"]),
+            archived=bool(row["archived"]),
+        )
+
+    def purge(self, before: float) -> None:
+        """Remove for good what was deleted earlier than that."""
+        with self.transaction() as db:
+            purge(db, before)
 
     # --- messages and attempts -------------------------------------------------------------------
 
     def message(self, id: str) -> Message | None:
+        """One that is neither deleted itself nor in a conversation that is."""
+        found = self._db.execute(
+            f"SELECT * FROM messages WHERE id = ? AND deleted_at IS NULL AND {_KEPT}", (id,)
+        ).fetchone()
+        return _row(Message, found) if found else None
+
+    def deleted_message(self, id: str) -> Message | None:
+        """A message that may be deleted, as long as it is not purged."""
         found = self._db.execute("SELECT * FROM messages WHERE id = ?", (id,)).fetchone()
         return _row(Message, found) if found else None
 
@@ -129,7 +158,7 @@ class Journal:
         return _row(Message, found) if found else None
 
     def messages(self, conversation_id: str) -> list[Message]:
-        """In the order of the conversation."""
+        """In the order they were made, those of deleted turns too: backend/branches.py says what is on screen."""
         found = self._db.execute(
             "SELECT * FROM messages WHERE conversation_id = ? ORDER BY position", (conversation_id,)
         )
@@ -144,7 +173,7 @@ class Journal:
         return _row(Message, found)
 
     def attempt(self, id: str) -> Attempt | None:
-        found = self._db.execute("SELECT * FROM attempts WHERE id = ?", (id,)).fetchone()
+        found = self._db.execute(f"SELECT * FROM attempts WHERE id = ? AND {_KEPT}", (id,)).fetchone()
         return self._attempt(found) if found else None
 
     def attempt_of_request(self, request_id: str) -> Attempt | None:
@@ -171,20 +200,41 @@ class Journal:
         found = self._db.execute(f"SELECT * FROM attempts WHERE state IN {_ALIVE} {where} ORDER BY rowid", values)
         return [self._attempt(row) for row in found.fetchall()]
 
-    def add_turn(self, user: Message, reply: Message, attempt: Attempt, title: str) -> None:
-        """A user message, its assistant message and the first attempt, with the conversation's title and time."""
-        with self._transaction() as db:
+    def next_position(self, conversation_id: str) -> int:
+        """The place of the next message in the order they are made."""
+        return self._db.execute(
+            "SELECT coalesce(max(position), -1) + 1 FROM messages WHERE conversation_id = ?", (conversation_id,)
+        ).fetchone()[0]
+
+    def add_turn(self, user: Message, reply: Message, attempt: Attempt, title: str, way: Sequence[str] = ()) -> None:
+        """A user message, its assistant message and the first attempt, with the conversation's title and time.
+
+        It is chosen among the messages in its place; `way` are the user messages before it, to be chosen as well.
+        """
+        with self.transaction() as db:
             _insert(db, "messages", _columns(user))
             _insert(db, "messages", _columns(reply))
             _insert(db, "attempts", _columns(attempt))
+            _choose(db, (*way, user.id))
             db.execute(
                 "UPDATE conversations SET title = ?, updated_at = ? WHERE id = ?",
                 (title, attempt.created_at, user.conversation_id),
             )
 
+    def choose(self, way: Sequence[str]) -> None:
+        """Put the branch of these user messages on screen, each before the next."""
+        with self.transaction() as db:
+            _choose(db, way)
+
+    def mark_turn(self, user_id: str, deleted_at: float | None, way: Sequence[str]) -> None:
+        """Delete a turn, or bring it back, and put the branch of these user messages on screen."""
+        with self.transaction() as db:
+            db.execute("UPDATE messages SET deleted_at = ? WHERE id = ? OR parent = ?", (deleted_at, user_id, user_id))
+            _choose(db, way)
+
     def add_attempt(self, attempt: Attempt, seed: Chunk | None = None) -> None:
         """A new version of a message: it becomes the current and the selected one. `seed` is its chunk 0."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             _insert(db, "attempts", _columns(attempt))
             db.execute(
                 "UPDATE messages SET current_attempt = ?, selected_attempt = ? WHERE id = ?",
@@ -207,7 +257,7 @@ class Journal:
         It has a place only if its attempt is its message's current one, has not ended, and expects exactly this
         `seq` and `offset`: a late, duplicate or foreign chunk changes nothing.
         """
-        with self._transaction() as db:
+        with self.transaction() as db:
             place = db.execute(
                 """SELECT a.state, a.last_seq, a.length FROM attempts a JOIN messages m ON m.id = a.message_id
                    WHERE a.id = ? AND m.current_attempt = a.id AND a.message_id = ? AND a.conversation_id = ?""",
@@ -276,6 +326,16 @@ class Journal:
         return Attempt(**values)
 
 
+def _choose(db: sqlite3.Connection, way: Sequence[str]) -> None:
+    for id in way:
+        db.execute(
+            """UPDATE messages SET chosen = (messages.id = this.id) FROM (SELECT * FROM messages WHERE id = ?) AS this
+               WHERE messages.conversation_id = this.conversation_id AND messages.role = 'user'
+               AND messages.parent IS this.parent""",
+            (id,),
+        )
+
+
 def _insert(db: sqlite3.Connection, table: str, columns: dict[str, Any]) -> None:
     marks = ", ".join("?" * len(columns))
     db.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values()))
@@ -294,7 +354,10 @@ def _row(cls: type, row: sqlite3.Row) -> Any:
     values = dict(row)
     if cls is Conversation:
         values["sampling"] = json.loads(values["sampling"])
-        values["unread"] = bool(values["unread"])
+        for flag in ("unread", "pinned", "archived"):
+            values[flag] = bool(values[flag])
+    if cls is Message:
+        values["chosen"] = bool(values["chosen"])
     return cls(**values)
 
 

@@ -43,8 +43,27 @@ def conversations_messages_attempts_chunks(db: sqlite3.Connection) -> None:
         db.execute(statement)
 
 
+def turns_make_a_tree(db: sqlite3.Connection) -> None:
+    """Every message names the one before it, so that an edited message can begin a branch; turns can be deleted."""
+    db.execute("ALTER TABLE messages ADD COLUMN parent TEXT")
+    db.execute("ALTER TABLE messages ADD COLUMN chosen INTEGER NOT NULL DEFAULT 1")
+    db.execute("ALTER TABLE messages ADD COLUMN deleted_at REAL")
+    db.execute("CREATE INDEX messages_by_parent ON messages (parent)")
+    db.execute(
+        """UPDATE messages SET parent = (SELECT before.id FROM messages before
+           WHERE before.conversation_id = messages.conversation_id AND before.position = messages.position - 1)"""
+    )
+
+
+def conversations_are_kept(db: sqlite3.Connection) -> None:
+    """Pinned, archived, and deleted with an Undo: `deleted_at` hides at once, a purge removes later."""
+    db.execute("ALTER TABLE conversations ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE conversations ADD COLUMN archived INTEGER NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE conversations ADD COLUMN deleted_at REAL")
+
+
 Step = Callable[[sqlite3.Connection], None]
-STEPS: tuple[Step, ...] = (conversations_messages_attempts_chunks,)
+STEPS: tuple[Step, ...] = (conversations_messages_attempts_chunks, turns_make_a_tree, conversations_are_kept)
 
 
 def applied(db: sqlite3.Connection) -> list[str]:

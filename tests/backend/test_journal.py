@@ -35,7 +35,16 @@ def begin(journal: Journal, name: str = "1") -> Attempt:
     attempt = Attempt(f"a{name}", reply, conversation, 0, "scripted", now)
     journal.add_turn(
         Message(f"u{name}", conversation, 0, "user", now, "Hello", f"r{name}"),
-        Message(reply, conversation, 1, "assistant", now, current_attempt=attempt.id, selected_attempt=attempt.id),
+        Message(
+            reply,
+            conversation,
+            1,
+            "assistant",
+            now,
+            current_attempt=attempt.id,
+            selected_attempt=attempt.id,
+            parent=f"u{name}",
+        ),
         attempt,
         "Hello",
     )
@@ -117,6 +126,7 @@ def test_deleting_a_conversation_leaves_nothing_of_it(journal, tmp_path):
     attempt = begin(journal)
     journal.append(chunk(attempt, 0, 0, Text("Hi")))
     journal.delete_conversation(attempt.conversation_id)
+    journal.purge(time.time() + 1)
     db = sqlite3.connect(tmp_path / "pagoda.db")
     for table in ("conversations", "messages", "attempts", "chunks"):
         assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
