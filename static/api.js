@@ -32,6 +32,8 @@ function messageOf(answer) {
 
 export const createConversation = (requestId) => call("POST", "conversations", { request_id: requestId });
 export const renameConversation = (id, title) => call("PATCH", `conversations/${id}`, { title });
+export const changeConversation = (id, changes) => call("PATCH", `conversations/${id}`, changes);
+export const restoreConversation = (id) => call("POST", `conversations/${id}/restore`, {});
 export const deleteConversation = (id) => call("DELETE", `conversations/${id}`);
 export const sendMessage = (conversationId, requestId, text) =>
   call("POST", `conversations/${conversationId}/messages`, { request_id: requestId, text });
@@ -39,6 +41,11 @@ export const regenerate = (messageId, requestId) =>
   call("POST", `messages/${messageId}/regenerate`, { request_id: requestId });
 export const continueReply = (messageId, requestId) =>
   call("POST", `messages/${messageId}/continue`, { request_id: requestId });
+export const editMessage = (messageId, requestId, text) =>
+  call("POST", `messages/${messageId}/edit`, { request_id: requestId, text });
+export const showBranch = (messageId) => call("POST", `messages/${messageId}/show`, {});
+export const deleteTurn = (messageId) => call("DELETE", `messages/${messageId}`);
+export const restoreTurn = (messageId) => call("POST", `messages/${messageId}/restore`, {});
 export const selectAttempt = (messageId, attemptId) =>
   call("PATCH", `messages/${messageId}`, { selected_attempt: attemptId });
 export const stop = (attemptId) => call("POST", `attempts/${attemptId}/stop`, {});

@@ -69,6 +69,7 @@ function refreshMessage(known, raw) {
     refreshAttempt(attempt, rawAttempt);
     return attempt;
   });
+  message.versions = raw.versions ?? [];
   message.current_attempt = raw.current_attempt ?? null;
   message.selected_attempt = raw.selected_attempt ?? raw.current_attempt ?? null;
   return message;
@@ -80,7 +81,8 @@ function refreshMessage(known, raw) {
  */
 export function applyToConversation(conversation, delta) {
   const message = conversation.messages.find((other) => other.id === delta.message_id);
-  const attempt = message?.attempts.find((other) => other.id === delta.attempt_id);
+  if (!message) return "stale"; // of a branch that is not on screen: messages always come before their deltas
+  const attempt = message.attempts.find((other) => other.id === delta.attempt_id);
   return attempt ? applyDelta(attempt, delta) : "gap";
 }
 

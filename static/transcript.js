@@ -12,13 +12,14 @@ import { restoreUnsent } from "pagoda/outbox.js";
 import { PgPrompt } from "pagoda/prompt.js";
 import { PgReply } from "pagoda/reply.js";
 import { happenings, onScreen, session } from "pagoda/session.js";
+import { PgUndo } from "pagoda/undo.js";
 import { PgWelcome } from "pagoda/welcome.js";
 import { t, titleOf } from "pagoda/words.js";
 
 const positions = new Map(); // conversation id -> pixels from the top, or null for the newest line
 
 export default {
-  components: { PgBanner, PgIcon, PgPrompt, PgReply, PgWelcome },
+  components: { PgBanner, PgIcon, PgPrompt, PgReply, PgUndo, PgWelcome },
   template: `
     <main class="pg-transcript" :data-conversation="conversation.id ?? ''" :data-loaded="conversation.loaded">
       <header class="pg-top">
@@ -41,6 +42,7 @@ export default {
       <button v-show="!atBottom" type="button" class="pg-jump" @click="follower.toNewest(true)">
         <pg-icon name="down" />{{ t('transcript.newest') }}
       </button>
+      <pg-undo />
       <div class="pg-unseen" aria-live="polite" role="status">{{ announcement }}</div>
     </main>`,
   data: () => ({ session, atBottom: true, announcement: "", awaited: 0 }),
