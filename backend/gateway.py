@@ -165,7 +165,6 @@ class Gateway(Shelf):
             now,
             current_attempt=attempt.id,
             selected_attempt=attempt.id,
-            parent=user.id,
         )
         # The title is the first line of the first prompt, until a person gives another.
         named = NEW_TITLE if instead_of is None else title_of(instead_of.text)

@@ -76,6 +76,10 @@ def routes(gateway: Gateway) -> APIRouter:
     async def create(body: NewConversation | None = None) -> dict[str, Any]:
         return gateway.create_conversation(**(body or NewConversation()).model_dump())
 
+    @api.get("/api/search")
+    async def search(q: Annotated[str, Query(max_length=500)]) -> dict[str, Any]:
+        return {"query": q, "hits": await gateway.search(q)}
+
     @api.get("/api/conversations/{id}")
     async def conversation(id: str) -> dict[str, Any]:
         return gateway.conversation(id)

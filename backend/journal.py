@@ -10,7 +10,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self._lock = FolderLock(folder)
         try:
-            path = folder / "pagoda.db"
+            self.path = path = folder / "pagoda.db"
             migrations.refuse_foreign(path)
             # Created by us with the right mode; SQLite gives the -wal and -shm files the mode of the database.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -213,7 +213,7 @@ class Journal:
         """
         with self.transaction() as db:
             _insert(db, "messages", _columns(user))
-            _insert(db, "messages", _columns(reply))
+            _insert(db, "messages", _columns(replace(reply, parent=user.id)))
             _insert(db, "attempts", _columns(attempt))
             _choose(db, (*way, user.id))
             db.execute(

@@ -17,6 +17,7 @@ from backend.lookup import Lookup
 from backend.notices import Notice
 from backend.rows import Attempt, Conversation, Message, message_dict
 from backend.sampling import clean
+from backend.search import search
 from backend.sources import Source
 from backend.wording import NEW_TITLE, sound
 
@@ -54,6 +55,10 @@ class Shelf:
                 for m in branches.on_screen()
             ],
         }
+
+    async def search(self, query: str) -> list[dict[str, Any]]:
+        """Where in all conversations these words are, with the hits marked (backend/search.py)."""
+        return await asyncio.to_thread(search, self._journal.path, query)
 
     def chunks(self, attempt_id: str, after: int = -1, limit: int = -1) -> list[Chunk]:
         """The attempt's chunks after `after`, from the journal."""

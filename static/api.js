@@ -48,5 +48,6 @@ export const deleteTurn = (messageId) => call("DELETE", `messages/${messageId}`)
 export const restoreTurn = (messageId) => call("POST", `messages/${messageId}/restore`, {});
 export const selectAttempt = (messageId, attemptId) =>
   call("PATCH", `messages/${messageId}`, { selected_attempt: attemptId });
+export const search = (query) => call("GET", `search?q=${encodeURIComponent(query)}`);
 export const stop = (attemptId) => call("POST", `attempts/${attemptId}/stop`, {});
 export const retryModel = () => call("POST", "model/retry", {});

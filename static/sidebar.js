@@ -6,6 +6,7 @@ import * as api from "pagoda/api.js";
 import { forget } from "pagoda/conversation.js";
 import { PgIcon } from "pagoda/icons.js";
 import { PgMenu } from "pagoda/menu.js";
+import { PgSearch } from "pagoda/search.js";
 import { compose, go, leaveDeleted, onScreen, session } from "pagoda/session.js";
 import { choices, setTheme, theme } from "pagoda/theme.js";
 import { offerUndo } from "pagoda/undo.js";
@@ -14,7 +15,7 @@ import { language, languages, number, setLanguage, t, titleOf } from "pagoda/wor
 const DAY = 86_400;
 
 export default {
-  components: { PgIcon, PgMenu },
+  components: { PgIcon, PgMenu, PgSearch },
   template: `
     <div class="pg-drawer" :class="{open: session.drawer}" @keydown.esc="closeDrawer">
       <div class="pg-scrim" @click="closeDrawer"></div>
@@ -25,7 +26,8 @@ export default {
             <pg-icon name="close" /></button>
         </header>
         <button type="button" class="pg-new" @click="fresh"><pg-icon name="plus" />{{ t('sidebar.new') }}</button>
-        <div class="pg-rows">
+        <pg-search />
+        <div v-show="!session.searching" class="pg-rows">
           <p v-if="session.rowsKnown && !session.rows.length" class="pg-none">{{ t('sidebar.none') }}</p>
           <component :is="group.folds ? 'details' : 'section'" v-for="group in groups" :key="group.name" :data-group="group.name">
             <component :is="group.folds ? 'summary' : 'h2'">{{ t('sidebar.' + group.name) }}

@@ -11,6 +11,7 @@ import { PgIcon } from "pagoda/icons.js";
 import { restoreUnsent } from "pagoda/outbox.js";
 import { PgPrompt } from "pagoda/prompt.js";
 import { PgReply } from "pagoda/reply.js";
+import { bringIntoView } from "pagoda/seeker.js";
 import { happenings, onScreen, session } from "pagoda/session.js";
 import { PgUndo } from "pagoda/undo.js";
 import { PgWelcome } from "pagoda/welcome.js";
@@ -56,6 +57,7 @@ export default {
     this.follower = new Follower(this.$refs.scroll, this.$refs.column, (atBottom) => (this.atBottom = atBottom));
     happenings.addEventListener("leave", this.leave);
     happenings.addEventListener("open", this.opened);
+    happenings.addEventListener("seek", this.seek);
     this.$watch(() => this.conversation.messages.at(-1)?.key, this.grew);
     this.$watch(() => this.conversation.title, this.retitle, { immediate: true });
     document.addEventListener("visibilitychange", this.seen);
@@ -77,6 +79,7 @@ export default {
       absorb(this.conversation, snapshot);
       restoreUnsent(this.conversation);
       if (first) this.$nextTick(() => this.follower.restore(positions.get(snapshot.id) ?? null));
+      this.$nextTick(this.seek);
     },
     missing(id, generation) {
       if (generation !== session.generation || id !== this.conversation.id) return;
@@ -107,6 +110,9 @@ export default {
       this.announcement = "";
       this.load();
       this.$nextTick(() => this.follower.restore(positions.get(this.conversation.id) ?? null));
+    },
+    seek() {
+      this.$nextTick(() => bringIntoView(this.conversation, this.$refs.column, this.follower));
     },
     load() {
       session.generation += 1;

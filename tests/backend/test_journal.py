@@ -35,16 +35,7 @@ def begin(journal: Journal, name: str = "1") -> Attempt:
     attempt = Attempt(f"a{name}", reply, conversation, 0, "scripted", now)
     journal.add_turn(
         Message(f"u{name}", conversation, 0, "user", now, "Hello", f"r{name}"),
-        Message(
-            reply,
-            conversation,
-            1,
-            "assistant",
-            now,
-            current_attempt=attempt.id,
-            selected_attempt=attempt.id,
-            parent=f"u{name}",
-        ),
+        Message(reply, conversation, 1, "assistant", now, current_attempt=attempt.id, selected_attempt=attempt.id),
         attempt,
         "Hello",
     )
