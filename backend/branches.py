@@ -45,6 +45,19 @@ class Branches:
         """The messages of the chosen branch, in order."""
         return self._with_replies(self._chosen())
 
+    def all(self) -> list[tuple[Message, str | None, bool]]:
+        """Every message that is not deleted, with the one before it that is not, and whether its branch is chosen."""
+        result = []
+        for user in self._users.values():
+            if user.deleted_at is not None:
+                continue
+            before, chosen, id = self._seen_before[user.id], user.chosen, self._before(user)
+            while id != before and id is not None:  # a chosen branch may lead through deleted turns
+                chosen, id = chosen and self._users[id].chosen, self._before(self._users[id])
+            parent = None if before is None else self._replies[before].id
+            result += [(user, parent, chosen), (self._replies[user.id], user.id, True)]
+        return result
+
     def tip(self) -> str | None:
         """The message that the next one sent will follow."""
         users = list(self._chosen())

@@ -6,6 +6,7 @@ between them misses nothing.
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -45,7 +46,7 @@ class Gateway(Shelf):
         """Mark what the last Pagoda left unfinished, remove what was deleted, and listen to the sources."""
         for attempt in self._journal.alive():
             self._deliver(_cursor(attempt), StateChange(State.INTERRUPTED, Reason.RESTARTED))
-        self._journal.purge(time.time())
+        self._journal.purge(math.inf)
         for source in self._sources.values():
             self._unwatch.append(
                 source.watch(lambda: self._broadcast.publish(Notice("model", None, self.model_status())))

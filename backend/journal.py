@@ -8,7 +8,7 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -21,8 +21,10 @@ from backend.folder import FolderLock
 from backend.purge import purge
 from backend.rows import Attempt, Conversation, Message, Summary, percent_of
 from backend.states import State, can_become
+from backend.transfer import Incoming, said_at_once
 
 _ALIVE = "('sending', 'streaming')"
+NEVER = 9e15  # a `deleted_at` that no purge but the one at the start reaches
 _KEPT = "conversation_id IN (SELECT id FROM conversations WHERE deleted_at IS NULL)"
 
 
@@ -249,6 +251,34 @@ class Journal:
     def select_attempt(self, message_id: str, attempt_id: str) -> None:
         self._db.execute("UPDATE messages SET selected_attempt = ? WHERE id = ?", (attempt_id, message_id))
 
+    def add_hidden(self, items: Iterable[Incoming]) -> list[str]:
+        """Write conversations from a file out of sight, but those that are here already; the ids of the new ones.
+        `reveal` shows them all at once. What never is, because Pagoda died in between, is purged at the next start."""
+        added = []
+        with self.transaction() as db:
+            for item in items:
+                if db.execute("SELECT 1 FROM conversations WHERE id = ?", (item.conversation.id,)).fetchone():
+                    continue
+                _insert(db, "conversations", _columns(replace(item.conversation, deleted_at=NEVER)))
+                for row in item.messages:
+                    _insert(db, "messages", _columns(row))
+                for attempt in item.attempts:
+                    _insert(db, "attempts", _columns(replace(attempt, last_seq=1)))
+                    for chunk in said_at_once(attempt):
+                        _insert(db, "chunks", _chunk_columns(chunk))
+                added.append(item.conversation.id)
+        return added
+
+    def reveal(self, ids: Sequence[str]) -> None:
+        """Show what `add_hidden` wrote."""
+        with self.transaction() as db:
+            db.executemany("UPDATE conversations SET deleted_at = NULL WHERE id = ?", [(id,) for id in ids])
+
+    def drop(self, ids: Sequence[str]) -> None:
+        """Remove for good what `add_hidden` wrote."""
+        with self.transaction() as db:
+            db.executemany("DELETE FROM conversations WHERE id = ?", [(id,) for id in ids])
+
     # --- chunks ----------------------------------------------------------------------------------
 
     def append(self, chunk: Chunk) -> bool:
@@ -272,17 +302,7 @@ class Journal:
             return True
 
     def _write(self, db: sqlite3.Connection, chunk: Chunk, state: State) -> None:
-        _insert(
-            db,
-            "chunks",
-            {
-                "attempt_id": chunk.attempt_id,
-                "seq": chunk.seq,
-                "offset": chunk.offset,
-                "kind": chunk.kind,
-                "payload": chunk.payload_json(),
-            },
-        )
+        _insert(db, "chunks", _chunk_columns(chunk))
         changes: dict[str, Any] = {"last_seq": chunk.seq}
         match chunk.data:
             case Text(text=text):
@@ -348,6 +368,11 @@ def _columns(row: Conversation | Message | Attempt) -> dict[str, Any]:
         columns["text"] = row.text if row.state.terminal else None
         columns["progress"] = _json(asdict(row.progress)) if row.progress else None
     return {name: _json(value) if isinstance(value, dict) else value for name, value in columns.items()}
+
+
+def _chunk_columns(chunk: Chunk) -> dict[str, Any]:
+    columns = {name: getattr(chunk, name) for name in ("attempt_id", "seq", "offset", "kind")}
+    return {**columns, "payload": chunk.payload_json()}
 
 
 def _row(cls: type, row: sqlite3.Row) -> Any:

@@ -5,6 +5,7 @@ The lower half of the gateway (backend/gateway.py), which adds the replies.
 
 import asyncio
 import secrets
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,10 +20,12 @@ from backend.rows import Attempt, Conversation, Message, message_dict
 from backend.sampling import clean
 from backend.search import search
 from backend.sources import Source
+from backend.transfer import parse
 from backend.wording import NEW_TITLE, sound
 
 # How long what was deleted can be brought back; at the next start it is gone whatever the time.
 UNDO_S = 120.0
+IMPORT_STEP = 20  # conversations written in one go
 
 
 class Shelf:
@@ -157,6 +160,40 @@ class Shelf:
             raise NotFound("This conversation was deleted a while ago and is gone for good.")
         self._publish_row(id)
         return self.conversation(id)
+
+    # --- from and to files -----------------------------------------------------------------------
+
+    def whole(self, id: str) -> dict[str, Any]:
+        """One conversation with all its branches and versions, as an export holds it and an import reads it."""
+        row, attempts = self._find.conversation(id), self._journal.attempts(id)
+        names = ("id", "title", "model", "system", "sampling", "pinned", "archived", "created_at", "updated_at")
+        return {
+            **{name: getattr(row, name) for name in names},
+            "messages": [
+                {**message_dict(m, attempts.get(m.id, ())), "parent": parent, "chosen": chosen}
+                for m, parent, chosen in self._find.branches(id).all()
+            ],
+        }
+
+    async def import_conversations(self, content: bytes) -> dict[str, int]:
+        """Read a file of conversations. All that are new become visible at once, or none does."""
+        self._accepting()
+        incoming = await asyncio.to_thread(parse, content, self._default.name)
+        added: list[str] = []
+        try:
+            for start in range(0, len(incoming), IMPORT_STEP):
+                self._accepting()
+                added += self._journal.add_hidden(incoming[start : start + IMPORT_STEP])
+                await asyncio.sleep(0)  # replies that are being written go on between two steps
+        except BaseException as error:
+            self._journal.drop(added)
+            if isinstance(error, sqlite3.IntegrityError):
+                raise Invalid("Parts of this file belong to other conversations here. Nothing was imported.") from error
+            raise
+        self._journal.reveal(added)
+        for id in added:
+            self._publish_row(id)
+        return {"imported": len(added), "known": len(incoming) - len(added)}
 
     def _purge_later(self) -> None:
         asyncio.get_running_loop().call_later(UNDO_S + 1, self._purge)

@@ -15,7 +15,7 @@ async function call(method, path, body) {
     response = await fetch(`/api/${path}`, {
       method,
       headers: body === undefined ? {} : { "Content-Type": "application/json" },
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined || body instanceof Blob ? body : JSON.stringify(body),
     });
   } catch {
     throw new ApiError(t("error.unreachable"), 0);
@@ -30,7 +30,8 @@ function messageOf(answer) {
   return typeof told === "string" ? told : null;
 }
 
-export const createConversation = (requestId) => call("POST", "conversations", { request_id: requestId });
+export const createConversation = (requestId, settings) =>
+  call("POST", "conversations", { request_id: requestId, ...settings });
 export const renameConversation = (id, title) => call("PATCH", `conversations/${id}`, { title });
 export const changeConversation = (id, changes) => call("PATCH", `conversations/${id}`, changes);
 export const restoreConversation = (id) => call("POST", `conversations/${id}/restore`, {});
@@ -49,5 +50,6 @@ export const restoreTurn = (messageId) => call("POST", `messages/${messageId}/re
 export const selectAttempt = (messageId, attemptId) =>
   call("PATCH", `messages/${messageId}`, { selected_attempt: attemptId });
 export const search = (query) => call("GET", `search?q=${encodeURIComponent(query)}`);
+export const importFile = (file) => call("POST", "import", file);
 export const stop = (attemptId) => call("POST", `attempts/${attemptId}/stop`, {});
 export const retryModel = () => call("POST", "model/retry", {});

@@ -8,6 +8,7 @@ import { PgIcon } from "pagoda/icons.js";
 import { PgMenu } from "pagoda/menu.js";
 import { PgSearch } from "pagoda/search.js";
 import { compose, go, leaveDeleted, onScreen, session } from "pagoda/session.js";
+import { PgShelf } from "pagoda/shelf.js";
 import { choices, setTheme, theme } from "pagoda/theme.js";
 import { offerUndo } from "pagoda/undo.js";
 import { language, languages, number, setLanguage, t, titleOf } from "pagoda/words.js";
@@ -15,7 +16,7 @@ import { language, languages, number, setLanguage, t, titleOf } from "pagoda/wor
 const DAY = 86_400;
 
 export default {
-  components: { PgIcon, PgMenu, PgSearch },
+  components: { PgIcon, PgMenu, PgSearch, PgShelf },
   template: `
     <div class="pg-drawer" :class="{open: session.drawer}" @keydown.esc="closeDrawer">
       <div class="pg-scrim" @click="closeDrawer"></div>
@@ -67,6 +68,7 @@ export default {
             <select :value="theme.choice" @change="setTheme($event.target.value)">
               <option v-for="choice in choices" :value="choice">{{ t('settings.theme_' + choice) }}</option>
             </select></label>
+          <pg-shelf />
         </footer>
       </nav>
       <pg-menu ref="menu" :label="asked ? t('sidebar.more', {title: titleOf(asked.title)}) : ''" :items="actions" @pick="act" />
@@ -87,11 +89,13 @@ export default {
     },
     actions() {
       if (!this.asked) return [];
-      const { pinned, archived } = this.asked;
+      const { id, pinned, archived } = this.asked;
       return [
         { name: "rename", icon: "pencil", words: t("action.rename") },
         ...(archived ? [] : [{ name: "pin", icon: "pin", words: t(pinned ? "action.unpin" : "action.pin") }]),
         { name: "archive", icon: archived ? "unbox" : "box", words: t(archived ? "action.unarchive" : "action.archive") },
+        { name: "md", icon: "text", words: t("files.md"), href: `/api/conversations/${id}/export?format=md` },
+        { name: "json", icon: "braces", words: t("files.json"), href: `/api/conversations/${id}/export?format=json` },
         { name: "delete", icon: "bin", words: t("action.delete"), danger: true },
       ];
     },

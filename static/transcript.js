@@ -13,6 +13,7 @@ import { PgPrompt } from "pagoda/prompt.js";
 import { PgReply } from "pagoda/reply.js";
 import { bringIntoView } from "pagoda/seeker.js";
 import { happenings, onScreen, session } from "pagoda/session.js";
+import { PgSettings } from "pagoda/settings.js";
 import { PgUndo } from "pagoda/undo.js";
 import { PgWelcome } from "pagoda/welcome.js";
 import { t, titleOf } from "pagoda/words.js";
@@ -20,13 +21,14 @@ import { t, titleOf } from "pagoda/words.js";
 const positions = new Map(); // conversation id -> pixels from the top, or null for the newest line
 
 export default {
-  components: { PgBanner, PgIcon, PgPrompt, PgReply, PgUndo, PgWelcome },
+  components: { PgBanner, PgIcon, PgPrompt, PgReply, PgSettings, PgUndo, PgWelcome },
   template: `
     <main class="pg-transcript" :data-conversation="conversation.id ?? ''" :data-loaded="conversation.loaded">
       <header class="pg-top">
         <button type="button" class="pg-tool pg-menu" :aria-label="t('sidebar.open')" :aria-expanded="session.drawer"
                 @click="session.drawer = true"><pg-icon name="menu" /></button>
         <h1 dir="auto">{{ titleOf(conversation.title) }}</h1>
+        <pg-settings />
       </header>
       <pg-banner />
       <div class="pg-scroll" ref="scroll" tabindex="-1">
