@@ -27,14 +27,14 @@ export const PgSettings = {
     <dialog ref="dialog" class="pg-dialog pg-settings" :aria-label="t('sampling.title')" @keydown.esc.stop>
       <form v-if="draft" @submit.prevent="save">
         <h2>{{ t('sampling.title') }}</h2>
-        <label class="pg-field"><b>{{ t('sampling.system') }}</b>
+        <label class="pg-setting"><b>{{ t('sampling.system') }}</b>
           <textarea v-model="draft.system" rows="3" dir="auto" maxlength="100000" :placeholder="t('sampling.system_hint')"></textarea></label>
         <div class="pg-presets" role="group" :aria-label="t('sampling.presets')">
           <button v-for="(values, name) in presets" type="button" class="pg-button" :aria-pressed="name === preset" @click="take(values)">
             {{ t('sampling.preset_' + name) }}</button>
         </div>
-        <div class="pg-fields">
-          <label v-for="field in fields" class="pg-field"><b>{{ t('sampling.' + field.name) }}</b>
+        <div class="pg-setting-grid">
+          <label v-for="field in fields" class="pg-setting"><b>{{ t('sampling.' + field.name) }}</b>
             <input type="number" v-model="draft[field.name]" :min="field.min" :max="field.max" step="any" inputmode="decimal"
                    :name="field.name" :placeholder="t('sampling.own')">
             <small>{{ t('sampling.' + field.name + '_note') }}</small></label>
