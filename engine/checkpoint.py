@@ -19,7 +19,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Extent:
     """One tensor's bytes: `nbytes` at `offset` of `file`, `dtype` as safetensors spells it."""
 

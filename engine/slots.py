@@ -10,14 +10,9 @@ from time import perf_counter
 import mlx.core as mx
 import numpy as np
 
-from engine.checkpoint import Extent
 from engine.disk import Disk, Read
+from engine.provenance import MLX_DTYPE, Origin
 from engine.residency import Key, Residency
-
-MLX_DTYPE = {
-    "U8": mx.uint8, "U16": mx.uint16, "U32": mx.uint32, "I32": mx.int32,
-    "F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,17 +42,17 @@ class Counters:
 class SlotStore:
     """Experts of all layers with equal pieces share these slots.
 
-    `extents[place]` gives, piece by piece, the tensor on disk whose rows are the experts of one module.
+    `origins[place]` gives, piece by piece, the array on disk whose rows are the experts of one module.
     """
 
-    def __init__(self, pieces: Sequence[Piece], slots: int, extents: dict[int, list[Extent]], disk: Disk,
+    def __init__(self, pieces: Sequence[Piece], slots: int, origins: dict[int, list[Origin]], disk: Disk,
                  counters: Counters):  # fmt: skip
         self.pieces = tuple(pieces)
         self.slots = slots
         self.arrays = [mx.zeros((slots, *piece.shape), dtype=piece.dtype) for piece in pieces]
         mx.eval(self.arrays)
         self._views = [_writable(array) for array in self.arrays]
-        self._extents = extents
+        self._origins = origins
         self._disk = disk
         self._counters = counters
         self._residency = Residency(slots)
@@ -88,11 +83,11 @@ class SlotStore:
         admitted = {key: self._residency.admit(key, keep) for key in missing}
         reads, conversions = [], []
         for (place, expert), slot in admitted.items():
-            for piece, view, tensor in zip(self.pieces, self._views, self._extents[place], strict=True):
-                row = view[slot]
+            for piece, view, tensor in zip(self.pieces, self._views, self._origins[place], strict=True):
+                row = view[slot : slot + 1]  # of one slot, but an array even where an expert has a single number
                 target = row
                 if piece.dtype != MLX_DTYPE[piece.file_dtype]:
-                    target = np.empty(piece.shape, _STAGING[piece.file_dtype])
+                    target = np.empty(row.shape, _STAGING[piece.file_dtype])
                     conversions.append((row, target, piece.file_dtype))
                 what = f"expert {expert}"
                 reads.append(Read(tensor.rows(expert), _bytes(target), what))
