@@ -11,7 +11,7 @@ VERSION = 1
 
 
 def as_json(conversations: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """The whole of each, as in `Shelf.whole`: every branch, every version, what each reply took. In pieces."""
+    """The whole of each, as in `Library.whole`: every branch, every version, what each reply took. In pieces."""
     yield f'{{"format": "{FORMAT}", "version": {VERSION}, "conversations": ['
     for number, conversation in enumerate(conversations):
         yield (",\n" if number else "\n") + json.dumps(conversation, ensure_ascii=False)

@@ -12,15 +12,16 @@ from collections.abc import Callable, Sequence
 
 from backend import prompt
 from backend.branches import Branches
+from backend.catalog import Catalog, Shelf
 from backend.chunks import Chunk, Cursor, Payload, Progress, StateChange, Text
 from backend.errors import Conflict, Invalid, NotFound
 from backend.journal import Journal
+from backend.library import Library, new_id
 from backend.notices import Notice
 from backend.queue import Queue
 from backend.rows import Attempt, Conversation, Message, Sent
 from backend.runs import Run
 from backend.sampling import to_engine
-from backend.shelf import Shelf, new_id
 from backend.sources import Source
 from backend.states import Reason, State
 from backend.wording import NEW_TITLE, sound, title_of
@@ -29,11 +30,11 @@ from engine.events import Generate
 log = logging.getLogger(__name__)
 
 
-class Gateway(Shelf):
+class Gateway(Library):
     """`start` before the first write, `close` at the end."""
 
-    def __init__(self, journal: Journal, sources: Sequence[Source]) -> None:
-        super().__init__(journal, sources)
+    def __init__(self, journal: Journal, sources: Sequence[Source], upstreams: Sequence[Shelf] = ()) -> None:
+        super().__init__(journal, Catalog(sources, upstreams), sources[0])
         self.queue = Queue()
         self.dropped = 0  # chunks that had no place any more, since the start
         self._runs: dict[str, Run] = {}
@@ -47,10 +48,7 @@ class Gateway(Shelf):
         for attempt in self._journal.alive():
             self._deliver(_cursor(attempt), StateChange(State.INTERRUPTED, Reason.RESTARTED))
         self._journal.purge(math.inf)
-        for source in self._sources.values():
-            self._unwatch.append(
-                source.watch(lambda: self._broadcast.publish(Notice("model", None, self.model_status())))
-            )
+        self._unwatch = self._sources.watch(lambda: self._broadcast.publish(Notice("model", None, self.model_status())))
 
     async def close(self) -> None:
         """Mark what runs as interrupted, at once, and accept nothing new. Reading still works: the journal stays open

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend import shelf
+from backend import library
 from backend.errors import Conflict, Invalid, NotFound
 
 
@@ -127,7 +127,7 @@ async def test_a_deleted_conversation_comes_back_whole_until_it_is_purged(house,
     assert house.gateway.restore_conversation(conversation)["messages"][1]["text"] == "Half"
     assert house.notices("conversation")[-1]["id"] == conversation
     house.gateway.delete_conversation(conversation)
-    monkeypatch.setattr(shelf, "UNDO_S", -1.0)
+    monkeypatch.setattr(library, "UNDO_S", -1.0)
     house.gateway._purge()
     with pytest.raises(NotFound, match="gone for good"):
         house.gateway.restore_conversation(conversation)

@@ -7,10 +7,11 @@ import asyncio
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from backend.broadcast import Broadcast, Subscriber
+from backend.catalog import Catalog
 from backend.chunks import Chunk
 from backend.errors import Invalid, NotFound, Unavailable
 from backend.journal import Journal
@@ -28,13 +29,12 @@ UNDO_S = 120.0
 IMPORT_STEP = 20  # conversations written in one go
 
 
-class Shelf:
-    """`sources[0]` is the default."""
+class Library:
+    """`default` answers where no model is named."""
 
-    def __init__(self, journal: Journal, sources: Sequence[Source]) -> None:
+    def __init__(self, journal: Journal, sources: Catalog, default: Source) -> None:
         self._journal = journal
-        self._sources = {source.name: source for source in sources}
-        self._default = sources[0]
+        self._sources, self._default = sources, default
         self._find = Lookup(journal)
         self._broadcast = Broadcast()
         self._closing = False
