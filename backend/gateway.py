@@ -18,6 +18,7 @@ from backend.errors import Conflict, Invalid, Unavailable
 from backend.journal import Journal
 from backend.lookup import Lookup
 from backend.notices import Notice
+from backend.pace import Paces
 from backend.queue import Queue
 from backend.rows import Attempt, Conversation, Message, Sent, message_dict
 from backend.runs import Run
@@ -42,6 +43,7 @@ class Gateway:
         self._find = Lookup(journal)
         self._broadcast = Broadcast()
         self._runs: dict[str, Run] = {}
+        self._paces = Paces(journal)
         self._tasks: set[asyncio.Task[None]] = set()
         self._unwatch: list[Callable[[], None]] = []
         self._closing = False
@@ -94,6 +96,11 @@ class Gateway:
         """The attempt's chunks after `after`, from the journal."""
         self._find.attempt(attempt_id)
         return self._journal.chunks(attempt_id, after, limit)
+
+    def silences(self, conversation_id: str) -> dict[str, float]:
+        """For each reply of a conversation at work: the seconds since its source last said anything."""
+        runs = {attempt.id: self._runs.get(attempt.id) for attempt in self._journal.alive(conversation_id)}
+        return {id: s for id, run in runs.items() if run and (s := run.silence()) is not None}
 
     def attempt(self, id: str) -> Attempt:
         """One attempt as it is now."""
@@ -304,6 +311,7 @@ class Gateway:
             key=conversation.id,
             request=lambda: self._request(attempt, seed),
             deliver=lambda payload: self._deliver(cursor, payload),
+            pace=self._paces.of(attempt.model),
         )
         self._follow(attempt.id, run)
 
