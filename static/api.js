@@ -43,3 +43,4 @@ export const selectAttempt = (messageId, attemptId) =>
   call("PATCH", `messages/${messageId}`, { selected_attempt: attemptId });
 export const stop = (attemptId) => call("POST", `attempts/${attemptId}/stop`, {});
 export const retryModel = () => call("POST", "model/retry", {});
+export const courseOf = (attemptId) => call("GET", `attempts/${attemptId}/course`);

@@ -2,10 +2,10 @@
  * The conversation on screen. The server drives it through the methods `show`, `merge`, `deltas`, `missing` and
  * `model` (ui/transcript.py); it tells the server which conversation is looked at by `open`, and what was seen by `read`.
  */
-import { agreeOnTime } from "pagoda/attempt.js";
+import { agreeOnTime, heardBefore } from "pagoda/attempt.js";
 import { PgBanner } from "pagoda/banner.js";
 import { copy } from "pagoda/clipboard.js";
-import { absorb, absorbMessages, applyToConversation, displayed, forget } from "pagoda/conversation.js";
+import { absorb, absorbMessages, applyToConversation, displayed, forget, openAttempts } from "pagoda/conversation.js";
 import { Follower } from "pagoda/follow.js";
 import { PgIcon } from "pagoda/icons.js";
 import { restoreUnsent } from "pagoda/outbox.js";
@@ -73,6 +73,7 @@ export default {
       agreeOnTime(snapshot.now);
       const first = !this.conversation.loaded;
       absorb(this.conversation, snapshot);
+      for (const attempt of openAttempts(this.conversation)) heardBefore(attempt, snapshot.silences?.[attempt.id] ?? 0);
       restoreUnsent(this.conversation);
       if (first) this.$nextTick(() => this.follower.restore(positions.get(snapshot.id) ?? null));
     },

@@ -75,7 +75,8 @@ class Feed:
         except NotFound:
             self._transcript.missing(self._on_screen, self._generation)
             return
-        self._transcript.show({**snapshot, "now": time.time()}, self._generation)
+        silences = self._gateway.silences(self._on_screen)
+        self._transcript.show({**snapshot, "now": time.time(), "silences": silences}, self._generation)
         self._gateway.mark_read(self._on_screen)
 
     def read(self, conversation_id: str) -> None:

@@ -107,7 +107,7 @@ async def test_the_course_of_a_reply_is_what_progress_told(house: House):
         await call.token(" b")
     await call.finish()
     points = course(house.gateway.chunks(sent.attempt_id))
-    assert [(p["stage"], p["tokens_done"]) for p in points][0] == ("prefill", 3)
+    assert (points[0]["stage"], points[0]["tokens_done"]) == ("prefill", 3)
     assert points[-1]["stage"] == "decode" and points[-1]["expert_hits"] == 20
 
 
