@@ -8,6 +8,7 @@ import { copy } from "pagoda/clipboard.js";
 import { displayed } from "pagoda/conversation.js";
 import { PgDetails } from "pagoda/details.js";
 import { PgIcon } from "pagoda/icons.js";
+import { PgLeave } from "pagoda/leave.js";
 import { newId } from "pagoda/identity.js";
 import { Prose, splitThinking } from "pagoda/prose.js";
 import { session } from "pagoda/session.js";
@@ -18,7 +19,7 @@ import { duration, language, t } from "pagoda/words.js";
 const CAN_GO_ON = new Set(["length", "stopped_by_person", "engine_died", "restarted", "upstream_ended", "network"]);
 
 export const PgReply = {
-  components: { PgDetails, PgIcon, PgStalled },
+  components: { PgDetails, PgIcon, PgLeave, PgStalled },
   props: { message: Object, last: Boolean },
   template: `
     <article class="pg-reply" :aria-label="t('transcript.reply')" :aria-busy="running" :data-state="attempt?.state"
@@ -38,6 +39,7 @@ export const PgReply = {
         <div class="pg-progress" :class="{idle: status.fraction === null}">
           <i :style="{transform: 'scaleX(' + (status.fraction ?? 0) + ')'}"></i>
         </div>
+        <pg-leave :progress="attempt.progress" :elapsed="(now - attempt.startedAt) / 1000" />
         <pg-stalled v-if="session.connected && attempt.progress?.stage !== 'queued'" :attempt="attempt" :now="now"
                     @stop="cancel" @retry="afresh" />
       </div>

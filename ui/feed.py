@@ -15,6 +15,7 @@ from ui.deltas import Deltas
 from ui.sidebar import Sidebar
 from ui.transcript import Transcript
 
+WINDOW = 60  # messages a tab gets at once; what lies before them comes as the person scrolls up
 PUSH_INTERVAL_S = 0.1  # 4,000 tokens cost 2 s of server CPU at ten pushes a second, 90 s at one per token (DESIGN §4)
 
 
@@ -75,9 +76,21 @@ class Feed:
         except NotFound:
             self._transcript.missing(self._on_screen, self._generation)
             return
+        snapshot["messages"], earlier = _window(snapshot["messages"], len(snapshot["messages"]))
         silences = self._gateway.silences(self._on_screen)
-        self._transcript.show({**snapshot, "now": time.time(), "silences": silences}, self._generation)
+        self._transcript.show(
+            {**snapshot, "now": time.time(), "silences": silences, "earlier": earlier}, self._generation
+        )
         self._gateway.mark_read(self._on_screen)
+
+    def earlier(self, conversation_id: str, before: str) -> None:
+        """What lies before that message. A message that is not there (any more) has nothing before it."""
+        try:
+            messages = self._gateway.conversation(conversation_id)["messages"]
+        except NotFound:
+            return  # deleted meanwhile, and the page hears so by itself
+        end = next((index for index, message in enumerate(messages) if message["id"] == before), 0)
+        self._transcript.earlier(conversation_id, *_window(messages, end))
 
     def read(self, conversation_id: str) -> None:
         """The person has seen what arrived."""
@@ -123,3 +136,9 @@ class Feed:
                 self._sidebar.row(row)
         if model is not None:
             self._transcript.model(model)
+
+
+def _window(messages: list[dict[str, Any]], end: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The last messages before position `end`, and the ids of all that come before them."""
+    begin = max(0, end - WINDOW)
+    return messages[begin:end], [message["id"] for message in messages[:begin]]

@@ -49,6 +49,7 @@ def install(fastapi_app: FastAPI, gateway: Gateway) -> None:
         Composer(MESSAGE_LIMIT)
         feed = Feed(gateway, transcript, sidebar)
         transcript.on_open(feed.open)
+        transcript.on_earlier(feed.earlier)
         transcript.on_read(feed.read)
 
         def disconnected() -> None:

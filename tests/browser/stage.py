@@ -62,7 +62,9 @@ async def main(folder: Path, port: int) -> None:
     pagoda = Pagoda(folder, [source], install_page=page.install)
     stage = Stage(pagoda, source)
     listener = socket.create_server(("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(pagoda.asgi, log_level="warning", lifespan="on", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(
+        uvicorn.Config(pagoda.asgi, log_level="warning", lifespan="on", timeout_graceful_shutdown=1)
+    )
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:
         await asyncio.sleep(0.01)

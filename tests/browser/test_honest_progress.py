@@ -66,7 +66,9 @@ def test_after_the_end_the_line_folds_and_tells_why_it_was_this_fast(person: Per
     stage.say("finish")
     reply.wait_until("complete")
     timings = reply.article.locator(".pg-timings")
-    expect(timings).to_contain_text(re.compile(r"TTFT [\d.]+ m?s · 0\.25 s/token · 4 tok/s · 90% of experts from memory"))
+    expect(timings).to_contain_text(
+        re.compile(r"TTFT [\d.]+ m?s · 0\.25 s/token · 4 tok/s · 90% of experts from memory")
+    )
     reply.press("Why this speed?")
     details = person.page.get_by_role("dialog", name="Why this speed")
     expect(details).to_be_visible()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.backend.conftest import House
-from ui.feed import PUSH_INTERVAL_S, Feed
+from ui.feed import PUSH_INTERVAL_S, WINDOW, Feed
 
 
 class Tab:
@@ -134,6 +134,22 @@ async def test_coming_back_twice_is_one_subscription(desk: Desk):
     await desk.tab.until(lambda: desk.tab.text() != "")
     seen = [delta for (batch,) in desk.tab.of("deltas") for delta in batch if delta["text"]]
     assert [delta["text"] for delta in seen] == ["once"]
+
+
+async def test_a_long_conversation_arrives_in_windows_without_a_gap(desk: Desk):
+    conversation = desk.house.conversation()
+    for number in range(WINDOW):
+        await desk.house.turn(conversation, f"q{number}", "a")
+    whole = [message["id"] for message in desk.house.gateway.conversation(conversation)["messages"]]
+    desk.feed.open(conversation, 1)
+    [(snapshot, _)] = desk.tab.of("show")
+    seen, earlier = [message["id"] for message in snapshot["messages"]], snapshot["earlier"]
+    assert len(seen) == WINDOW
+    desk.feed.earlier(conversation, seen[0])
+    [(_, messages, before)] = desk.tab.of("earlier")
+    assert [message["id"] for message in messages] + seen == whole
+    assert (earlier, before) == (whole[:WINDOW], [])
+    desk.feed.earlier("c_none", seen[0])  # deleted meanwhile: harmless
 
 
 async def test_what_a_person_looks_at_is_read(desk: Desk):
