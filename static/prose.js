@@ -2,7 +2,8 @@
  * A reply's text in the page, block by block: while it streams only its last block is parsed again, and at the end the
  * whole once, replacing only the blocks that come out differently. So a long reply stays smooth, and nothing jumps.
  */
-import { renderBlocks } from "pagoda/markdown.js";
+import { clean, renderBlocks } from "pagoda/markdown.js";
+import { setFormulas } from "pagoda/math.js";
 
 const CERTAIN = 8; // characters of a new block's first line before the block above it counts as closed
 
@@ -12,7 +13,7 @@ export class Prose {
     this.root = root;
     this.source = "";
     this.settled = 0; // characters of source whose blocks are closed
-    this.shown = []; // HTML of each block in root, in order
+    this.shown = []; // HTML of each block in root, in order, as it was before cleaning
     this.settledBlocks = 0;
   }
 
@@ -38,14 +39,15 @@ export class Prose {
       if (this.shown[at] === html) return;
       this.shown[at] = html;
       const element = this.root.children[at] ?? this.root.appendChild(newBlock());
-      element.innerHTML = html;
+      element.innerHTML = clean(html);
+      setFormulas(element);
     });
     this.shown.length = first + blocks.length;
     while (this.root.children.length > this.shown.length) this.root.lastElementChild.remove();
   }
 
   settle(tail, blocks) {
-    if (blocks.length < 2) return;
+    if (blocks.length < 2 || blocks.at(-1).line === null) return;
     const start = offsetOfLine(tail, blocks.at(-1).line);
     const firstLine = tail.slice(start);
     if (!firstLine.includes("\n") && firstLine.length < CERTAIN) return;
