@@ -7,7 +7,7 @@ import highlighter from "pagoda/vendor/highlightjs/highlight.min.js";
 import MarkdownIt from "pagoda/vendor/markdown-it/markdown-it.esm.min.mjs";
 import { extras } from "pagoda/extras.js";
 import { mathSyntax } from "pagoda/math.js";
-import { t } from "pagoda/words.js";
+import { language, t } from "pagoda/words.js";
 
 const HIGHLIGHT_LIMIT = 20_000; // characters; beyond it colouring a block costs more than a frame
 
@@ -57,8 +57,23 @@ const ALLOWED = {
   ALLOW_DATA_ATTR: false,
 };
 
+const KEPT = 400; // blocks and replies kept as HTML: going back to a conversation parses nothing again
+const cleaned = new Map();
+const parsed = new Map();
+
+function keep(map, key, make) {
+  if (!map.has(key)) {
+    if (map.size >= KEPT) map.delete(map.keys().next().value);
+    map.set(key, make());
+  }
+  return map.get(key);
+}
+
 /** What may go into the page of a block that `renderBlocks` made. */
-export const clean = (html) => purifier.sanitize(html, ALLOWED);
+export const clean = (html) => keep(cleaned, html, () => purifier.sanitize(html, ALLOWED));
+
+/** The blocks of a text that will not grow any more. */
+export const renderFinished = (source) => keep(parsed, language.code + source, () => renderBlocks(source));
 
 /**
  * @param {string} source

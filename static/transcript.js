@@ -101,7 +101,12 @@ export default {
       agreeOnTime(now);
       if (id === this.conversation.id && this.conversation.loaded) absorbMessages(this.conversation, messages);
     },
+    more(first, last, offset, text) {
+      if (this.streamed) this.deltas([{ ...this.streamed, first, last, offset, text, progress: null, state: null }]);
+    },
     deltas(batch) {
+      const { conversation_id, message_id, attempt_id } = batch.at(-1);
+      this.streamed = { conversation_id, message_id, attempt_id };
       for (const delta of batch) {
         if (delta.conversation_id !== this.conversation.id || !this.conversation.loaded) continue;
         const outcome = applyToConversation(this.conversation, delta);
@@ -144,6 +149,7 @@ export default {
     },
     load() {
       session.generation += 1;
+      this.streamed = null; // what is still on its way belongs to what was there before
       this.awaited = session.generation;
       this.$emit("open", { id: this.conversation.id, generation: session.generation });
       if (this.conversation.id === null) restoreUnsent(this.conversation);

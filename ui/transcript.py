@@ -58,6 +58,10 @@ class Transcript(Element, component=static_folder() / "transcript.js"):
         """What was written since the last batch (ui/deltas.py)."""
         self.run_method("deltas", batch)
 
+    def more(self, first: int, last: int, offset: int, text: str) -> None:
+        """A delta that is nothing but text, of the attempt that the delta before it was of."""
+        self.run_method("more", first, last, offset, text)
+
     def model(self, status: dict[str, Any]) -> None:
         """How the model is: loading, ready, failed."""
         self.run_method("model", status)

@@ -5,6 +5,7 @@ Run as `python -m tests.browser.stage DATA PORT`; each line is a JSON list: a me
 
 import asyncio
 import json
+import re
 import socket
 import sys
 from pathlib import Path
@@ -42,14 +43,15 @@ class Stage:
     async def ready(self) -> None:
         self.source.become(ModelStatus(self.source.name, "ready"))
 
-    async def stream(self, count: int, per_second: float, piece: str) -> None:
-        """`count` tokens at an even pace, then the end: a fast model, as far as page and server can tell."""
+    async def stream(self, count: int, per_second: float, text: str) -> None:
+        """`count` tokens, each a word of the text, over and over, at an even pace, then the end."""
         assert self.call is not None
+        words = re.findall(r"\s*\S+", text)
         clock = asyncio.get_running_loop()
         began = clock.time()
         for index in range(count):
             await asyncio.sleep(max(0.0, began + index / per_second - clock.time()))
-            await self.call.token(piece)
+            await self.call.token(words[index % len(words)])
         await self.call.finish()
 
     async def do(self, name: str, *arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""A Pagoda whose model says exactly what a test says, for what no real model does on demand: silence, slowness, pace."""
+"""A Pagoda whose model says exactly what a test says: silence, slowness, pace, which no real one shows on demand."""
 
 import json
 import subprocess

@@ -79,8 +79,8 @@ def test_formulas_are_set_and_prices_are_left_alone(person: Person):
     expect(answer).to_contain_text("stand as they are")
     assert answer.locator(".katex a").count() == 0
     assert person.page.evaluate("window.broken") is None
-    loaded = "document.fonts.ready.then(() => [...document.fonts].some(f => f.family === 'KaTeX_Math' && f.status === 'loaded'))"
-    assert person.page.evaluate(loaded)
+    loaded = "[...document.fonts].some(font => font.family === 'KaTeX_Math' && font.status === 'loaded')"
+    assert person.page.evaluate(f"document.fonts.ready.then(() => {loaded})")
 
 
 def blocks(person: Person, source: str) -> Any:

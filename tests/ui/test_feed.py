@@ -42,6 +42,8 @@ class Tab:
             if name == "deltas":
                 for delta in args[0]:
                     text += delta["text"][max(0, len(text) - delta["offset"]) :]
+            if name == "more":
+                text += args[3][max(0, len(text) - args[2]) :]
         return text
 
 
@@ -108,9 +110,25 @@ async def test_pushes_keep_their_distance_however_fast_the_tokens_are(desk: Desk
         await asyncio.sleep(0.005)  # the pace of the tokens, which is what is tested
     await call.finish()
     await desk.tab.until(lambda: desk.tab.text() == "word " * 60)
-    times = [when for name, _, when in desk.tab.calls if name == "deltas"]
+    times = [when for name, _, when in desk.tab.calls if name in ("deltas", "more")]
     assert len(times) >= 2
     assert all(later - earlier > 0.9 * PUSH_INTERVAL_S for earlier, later in pairwise(times))
+
+
+async def test_a_whole_delta_comes_first_after_every_snapshot(desk: Desk):
+    conversation = desk.house.conversation()
+    desk.feed.open(conversation, 1)
+    _, call = await desk.house.send(conversation, "q")
+    for word in ("one ", "two ", "three "):
+        await call.token(word)
+        await desk.tab.until(lambda word=word: desk.tab.text().endswith(word))
+    assert [args[3] for args in desk.tab.of("more")] == ["two ", "three "]
+    desk.feed.open(conversation, 2)
+    await call.token("four")
+    await desk.tab.until(lambda: desk.tab.text().endswith("four"))
+    assert len(desk.tab.of("more")) == 2
+    assert desk.tab.text() == "one two three four"
+    await call.finish()
 
 
 async def test_a_tab_that_left_hears_nothing_and_one_that_comes_back_gets_everything(desk: Desk):
