@@ -18,6 +18,7 @@ from backend.errors import Conflict, Invalid, NotFound
 from backend.journal import Journal
 from backend.library import Library, new_id
 from backend.notices import Notice
+from backend.pace import Paces
 from backend.queue import Queue
 from backend.rows import Attempt, Conversation, Message, Sent
 from backend.runs import Run
@@ -38,6 +39,7 @@ class Gateway(Library):
         self.queue = Queue()
         self.dropped = 0  # chunks that had no place any more, since the start
         self._runs: dict[str, Run] = {}
+        self._paces = Paces(journal)
         self._tasks: set[asyncio.Task[None]] = set()
         self._unwatch: list[Callable[[], None]] = []
 
@@ -65,6 +67,11 @@ class Gateway(Library):
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1)
         self._broadcast.publish(Notice("closing", None, {}))
+
+    def silences(self, conversation_id: str) -> dict[str, float]:
+        """For each reply of a conversation at work: the seconds since its source last said anything."""
+        runs = {attempt.id: self._runs.get(attempt.id) for attempt in self._journal.alive(conversation_id)}
+        return {id: s for id, run in runs.items() if run and (s := run.silence()) is not None}
 
     # --- turns -----------------------------------------------------------------------------------
 
@@ -252,6 +259,7 @@ class Gateway(Library):
             key=conversation.id,
             request=lambda: self._request(attempt, seed),
             deliver=lambda payload: self._deliver(cursor, payload),
+            pace=self._paces.of(attempt.model),
         )
         self._follow(attempt.id, run)
 

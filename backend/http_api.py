@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from backend import pace
 from backend.errors import GatewayError, Invalid, NotFound
 from backend.event_stream import respond
 from backend.gateway import Gateway
@@ -142,6 +143,10 @@ def routes(gateway: Gateway) -> APIRouter:
     async def stop(id: str, body: Nothing | None = None) -> dict[str, Any]:
         gateway.stop(id)
         return {"attempt_id": id}
+
+    @api.get("/api/attempts/{id}/course")
+    async def course(id: str) -> list[dict[str, Any]]:
+        return pace.course(gateway.chunks(id))
 
     @api.get("/api/model")
     async def model() -> dict[str, Any]:

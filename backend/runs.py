@@ -12,6 +12,7 @@ from backend.abort import AbortController
 from backend.chunks import Payload, StateChange, Text
 from backend.errors import GatewayError
 from backend.meter import Meter
+from backend.pace import Pace
 from backend.queue import Queue
 from backend.sources import Delta, Ended, Reading, Source, SourceEvent, SourceInterrupted
 from backend.states import Reason, State
@@ -36,12 +37,14 @@ class Run:
         request: Callable[[], Generate],
         deliver: Callable[[Payload], bool],
         share: str | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._source, self._queue, self._key, self._share = source, queue, key, share
         self._request = request
         self._deliver = deliver
         self._abort = AbortController()
-        self._meter = Meter()
+        self._pace = pace
+        self._meter = Meter(pace)
         self._throttle = Throttle(self._send)
         self._streaming = self._ended = self._started = False
         self._grace: asyncio.TimerHandle | None = None
@@ -57,6 +60,10 @@ class Run:
         )
         self._abort.signal.on_abort(self._on_abort)
         return asyncio.get_running_loop().create_task(self._go())
+
+    def silence(self) -> float | None:
+        """Seconds since its source last said anything; None while it waits for its turn."""
+        return self._meter.silence() if self._started else None
 
     def stop(self) -> None:
         """The person's Stop. Text that is there stays."""
@@ -79,7 +86,10 @@ class Run:
             return
         self._throttle.flush()
         self._ended = True
-        self._deliver(StateChange(state, reason, detail, self._meter.usage(), self._meter.timings(), kind, param))
+        timings = self._meter.timings()
+        if self._pace is not None:
+            self._pace.learn(timings)
+        self._deliver(StateChange(state, reason, detail, self._meter.usage(), timings, kind, param))
 
     def _on_abort(self) -> None:
         if not self._started:
@@ -116,7 +126,9 @@ class Run:
             self._ticket.leave()
 
     async def _consume(self) -> None:
-        async with aclosing(self._source.run(self._request(), self._abort.signal)) as events:
+        request = self._request()
+        self._meter.asked(request.sampling.max_tokens)
+        async with aclosing(self._source.run(request, self._abort.signal)) as events:
             async for event in events:
                 self._meter.see(event)
                 self._take(event)

@@ -53,3 +53,4 @@ export const search = (query) => call("GET", `search?q=${encodeURIComponent(quer
 export const importFile = (file) => call("POST", "import", file);
 export const stop = (attemptId) => call("POST", `attempts/${attemptId}/stop`, {});
 export const retryModel = () => call("POST", "model/retry", {});
+export const courseOf = (attemptId) => call("GET", `attempts/${attemptId}/course`);

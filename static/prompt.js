@@ -27,6 +27,10 @@ export const PgPrompt = {
         </div>
       </form>
       <div v-else class="pg-bubble" dir="auto">{{ edited ?? message.text }}</div>
+      <div v-if="waits" class="pg-waits">
+        <span role="status">{{ t('composer.will_send') }}</span>
+        <button type="button" class="pg-button quiet" @click="takeBack">{{ t('action.edit') }}</button>
+      </div>
       <div v-if="message.error" class="pg-failed" role="alert">
         <span>{{ message.error }}</span>
         <button type="button" class="pg-button" @click="retry">{{ t('action.retry') }}</button>
@@ -57,6 +61,9 @@ export const PgPrompt = {
     },
     position() {
       return this.versions.indexOf(this.message.id);
+    },
+    waits() {
+      return this.message.id === null && !this.message.error && !session.connected;
     },
   },
   methods: {

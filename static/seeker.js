@@ -3,23 +3,27 @@ import * as api from "pagoda/api.js";
 import { session } from "pagoda/session.js";
 
 const LIT_MS = 5000;
+const ABOVE = 120; // pixels of what stands before the words
 
 /**
  * Call it whenever the conversation on screen has been shown (again).
  * @param {object} conversation
  * @param {HTMLElement} column
  * @param {import("pagoda/follow.js").Follower} follower
+ * @param {() => void} fetchEarlier asks for messages before those that are here
  */
-export async function bringIntoView(conversation, column, follower) {
+export async function bringIntoView(conversation, column, follower, fetchEarlier) {
   const sought = session.sought;
   if (!sought || sought.conversation !== conversation.id || !conversation.loaded) return;
   const element = column.querySelector(`[data-message="${CSS.escape(sought.message)}"]`);
   if (element) {
     session.sought = null;
     const ranges = wordsIn(element, sought.words);
-    const target = ranges[0] ?? element;
-    follower.restore(Math.max(0, target.getBoundingClientRect().top - column.getBoundingClientRect().top - 120));
+    const within = (ranges[0] ?? element).getBoundingClientRect().top - element.getBoundingClientRect().top;
+    follower.restore({ message: sought.message, offset: within - ABOVE });
     light(element, ranges);
+  } else if (conversation.earlier.includes(sought.message)) {
+    fetchEarlier(); // then this is called again
   } else if (!sought.asked) {
     sought.asked = true; // it is on another branch; the server shows that one, and this is called again
     await api.showBranch(sought.message).catch(() => (session.sought = null));

@@ -8,16 +8,16 @@ import { number, t } from "pagoda/words.js";
 export const PgShelf = {
   components: { PgIcon, PgMenu },
   template: `
-    <button ref="button" type="button" class="pg-tool" :aria-label="t('files.menu')" :title="t('files.menu')" aria-haspopup="menu"
+    <button ref="button" type="button" class="pg-tool" :aria-label="t('transfer.menu')" :title="t('transfer.menu')" aria-haspopup="menu"
             :disabled="reading" @click="$refs.menu.open($event.currentTarget)"><pg-icon name="more" /></button>
-    <pg-menu ref="menu" :label="t('files.menu')" :items="items" @pick="$refs.file.click()" />
-    <input ref="file" type="file" accept=".json,application/json" hidden tabindex="-1" :aria-label="t('files.import')" @change="read">`,
+    <pg-menu ref="menu" :label="t('transfer.menu')" :items="items" @pick="$refs.file.click()" />
+    <input ref="file" type="file" accept=".json,application/json" hidden tabindex="-1" :aria-label="t('transfer.import')" @change="read">`,
   data: () => ({ reading: false }),
   computed: {
     items: () => [
-      { name: "import", icon: "import", words: t("files.import") },
-      { name: "json", icon: "braces", words: t("files.all_json"), href: "/api/export?format=json" },
-      { name: "md", icon: "text", words: t("files.all_md"), href: "/api/export?format=md" },
+      { name: "import", icon: "import", words: t("transfer.import") },
+      { name: "json", icon: "braces", words: t("transfer.all_json"), href: "/api/export?format=json" },
+      { name: "md", icon: "text", words: t("transfer.all_md"), href: "/api/export?format=md" },
     ],
   },
   methods: {
@@ -27,10 +27,10 @@ export const PgShelf = {
       event.target.value = ""; // so that the same file can be chosen again
       if (!file) return;
       this.reading = true;
-      session.notice = t("files.reading", { name: file.name });
+      session.notice = t("transfer.reading", { name: file.name });
       try {
         const { imported, known } = await api.importFile(file);
-        session.notice = t("files.read", { imported: number(imported), known: number(known) });
+        session.notice = t("transfer.read", { imported: number(imported), known: number(known) });
       } catch (error) {
         session.notice = error.message;
       }

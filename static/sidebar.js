@@ -94,8 +94,8 @@ export default {
         { name: "rename", icon: "pencil", words: t("action.rename") },
         ...(archived ? [] : [{ name: "pin", icon: "pin", words: t(pinned ? "action.unpin" : "action.pin") }]),
         { name: "archive", icon: archived ? "unbox" : "box", words: t(archived ? "action.unarchive" : "action.archive") },
-        { name: "md", icon: "text", words: t("files.md"), href: `/api/conversations/${id}/export?format=md` },
-        { name: "json", icon: "braces", words: t("files.json"), href: `/api/conversations/${id}/export?format=json` },
+        { name: "md", icon: "text", words: t("transfer.md"), href: `/api/conversations/${id}/export?format=md` },
+        { name: "json", icon: "braces", words: t("transfer.json"), href: `/api/conversations/${id}/export?format=json` },
         { name: "delete", icon: "bin", words: t("action.delete"), danger: true },
       ];
     },

@@ -2,13 +2,16 @@
  * The conversation on screen. The server drives it through the methods `show`, `merge`, `deltas`, `missing` and
  * `model` (ui/transcript.py); it tells the server which conversation is looked at by `open`, and what was seen by `read`.
  */
-import { agreeOnTime } from "pagoda/attempt.js";
+import { agreeOnTime, heardBefore } from "pagoda/attempt.js";
 import { PgBanner } from "pagoda/banner.js";
 import { copy } from "pagoda/clipboard.js";
-import { absorb, absorbMessages, applyToConversation, displayed, forget } from "pagoda/conversation.js";
+import { watchSocket } from "pagoda/connection.js";
+import { absorb, absorbEarlier, absorbMessages, applyToConversation, displayed, forget, openAttempts } from "pagoda/conversation.js";
 import { Follower } from "pagoda/follow.js";
 import { PgIcon } from "pagoda/icons.js";
+import { unseenReplies } from "pagoda/notify.js";
 import { restoreUnsent } from "pagoda/outbox.js";
+import { keepPlace, placeIn } from "pagoda/places.js";
 import { PgPrompt } from "pagoda/prompt.js";
 import { PgReply } from "pagoda/reply.js";
 import { bringIntoView } from "pagoda/seeker.js";
@@ -16,9 +19,9 @@ import { happenings, onScreen, session } from "pagoda/session.js";
 import { PgSettings } from "pagoda/settings.js";
 import { PgUndo } from "pagoda/undo.js";
 import { PgWelcome } from "pagoda/welcome.js";
-import { t, titleOf } from "pagoda/words.js";
+import { language, number, t, titleOf } from "pagoda/words.js";
 
-const positions = new Map(); // conversation id -> pixels from the top, or null for the newest line
+const NEAR_TOP = 900; // pixels above the view within which earlier messages are fetched
 
 export default {
   components: { PgBanner, PgIcon, PgPrompt, PgReply, PgSettings, PgUndo, PgWelcome },
@@ -36,6 +39,8 @@ export default {
           <p v-if="conversation.missing" class="pg-missing">{{ t('transcript.missing') }}</p>
           <pg-welcome v-else-if="conversation.loaded && !conversation.messages.length" />
           <div v-else-if="!conversation.loaded && !conversation.messages.length" class="pg-skeleton" aria-hidden="true"><i></i><i></i><i></i></div>
+          <button v-if="conversation.earlier.length" ref="earlier" type="button" class="pg-button quiet pg-earlier" @click="fetchEarlier">
+            {{ t('transcript.earlier', {count: number(conversation.earlier.length)}) }}</button>
           <template v-for="(message, index) in conversation.messages" :key="message.key">
             <pg-prompt v-if="message.role === 'user'" :message="message" />
             <pg-reply v-else :message="message" :last="index === lastReply" />
@@ -48,7 +53,7 @@ export default {
       <pg-undo />
       <div class="pg-unseen" aria-live="polite" role="status">{{ announcement }}</div>
     </main>`,
-  data: () => ({ session, atBottom: true, announcement: "", awaited: 0 }),
+  data: () => ({ session, atBottom: true, announcement: "", awaited: 0, fetching: false }),
   computed: {
     conversation: () => onScreen.value,
     lastReply() {
@@ -56,12 +61,13 @@ export default {
     },
   },
   mounted() {
-    this.follower = new Follower(this.$refs.scroll, this.$refs.column, (atBottom) => (this.atBottom = atBottom));
+    this.follower = new Follower(this.$refs.scroll, this.$refs.column, this.scrolled);
     happenings.addEventListener("leave", this.leave);
     happenings.addEventListener("open", this.opened);
     happenings.addEventListener("seek", this.seek);
     this.$watch(() => this.conversation.messages.at(-1)?.key, this.grew);
-    this.$watch(() => this.conversation.title, this.retitle, { immediate: true });
+    this.$watch(() => [this.conversation.title, unseenReplies(), language.code], this.retitle, { immediate: true });
+    addEventListener("pagehide", this.leave);
     document.addEventListener("visibilitychange", this.seen);
     this.watchConnection();
     this.load();
@@ -72,6 +78,7 @@ export default {
   methods: {
     t,
     titleOf,
+    number,
     // --- called by the server ---
     show(snapshot, generation) {
       if (generation !== session.generation || snapshot.id !== this.conversation.id) return; // the person has moved on
@@ -79,8 +86,17 @@ export default {
       agreeOnTime(snapshot.now);
       const first = !this.conversation.loaded;
       absorb(this.conversation, snapshot);
+      for (const attempt of openAttempts(this.conversation)) heardBefore(attempt, snapshot.silences?.[attempt.id] ?? 0);
       restoreUnsent(this.conversation);
-      if (first) this.$nextTick(() => this.follower.restore(positions.get(snapshot.id) ?? null));
+      this.$nextTick(this.seek);
+      if (first) this.$nextTick(this.return);
+    },
+    earlier(id, messages, ids) {
+      this.fetching = false;
+      if (id !== this.conversation.id || !this.conversation.loaded || !messages.length) return;
+      const place = this.follower.place();
+      absorbEarlier(this.conversation, messages, ids);
+      this.$nextTick(() => (this.returning ? this.return() : place && this.follower.restore(place)));
       this.$nextTick(this.seek);
     },
     missing(id, generation) {
@@ -93,7 +109,12 @@ export default {
       agreeOnTime(now);
       if (id === this.conversation.id && this.conversation.loaded) absorbMessages(this.conversation, messages);
     },
+    more(first, last, offset, text) {
+      if (this.streamed) this.deltas([{ ...this.streamed, first, last, offset, text, progress: null, state: null }]);
+    },
     deltas(batch) {
+      const { conversation_id, message_id, attempt_id } = batch.at(-1);
+      this.streamed = { conversation_id, message_id, attempt_id };
       for (const delta of batch) {
         if (delta.conversation_id !== this.conversation.id || !this.conversation.loaded) continue;
         const outcome = applyToConversation(this.conversation, delta);
@@ -106,18 +127,40 @@ export default {
     },
     // --- what the person does ---
     leave() {
-      if (this.conversation.id !== null) positions.set(this.conversation.id, this.follower.position());
+      if (this.conversation.loaded && !this.returning) keepPlace(this.conversation.id, this.follower.place());
+    },
+    /** Back to where the person was reading, fetching what lies between if need be. */
+    return() {
+      const place = placeIn(this.conversation.id);
+      this.returning = !this.follower.restore(place);
+      if (!this.returning) return;
+      if (this.conversation.earlier.includes(place.message)) return this.fetchEarlier();
+      this.returning = false;
+      this.follower.toNewest();
+    },
+    scrolled(atBottom) {
+      this.atBottom = atBottom;
+      clearTimeout(this.keeping);
+      this.keeping = setTimeout(this.leave, 200);
+      if (this.$refs.scroll.scrollTop < NEAR_TOP && !this.follower.following) this.fetchEarlier();
+    },
+    fetchEarlier() {
+      if (this.fetching || !this.conversation.loaded || !this.conversation.earlier.length) return;
+      this.fetching = true;
+      this.$emit("earlier", { id: this.conversation.id, before: this.conversation.messages[0].id });
     },
     opened() {
       this.announcement = "";
       this.load();
-      this.$nextTick(() => this.follower.restore(positions.get(this.conversation.id) ?? null));
+      this.fetching = false;
+      if (this.conversation.loaded) this.$nextTick(this.return);
     },
     seek() {
-      this.$nextTick(() => bringIntoView(this.conversation, this.$refs.column, this.follower));
+      this.$nextTick(() => bringIntoView(this.conversation, this.$refs.column, this.follower, this.fetchEarlier));
     },
     load() {
       session.generation += 1;
+      this.streamed = null; // what is still on its way belongs to what was there before
       this.awaited = session.generation;
       this.$emit("open", { id: this.conversation.id, generation: session.generation });
       if (this.conversation.id === null) restoreUnsent(this.conversation);
@@ -127,7 +170,8 @@ export default {
       if (newest?.role === "user" && newest.id === null) this.$nextTick(() => this.follower.toNewest());
     },
     retitle() {
-      document.title = this.conversation.title ? `${titleOf(this.conversation.title)} · Pagoda` : "Pagoda";
+      const title = this.conversation.title ? `${titleOf(this.conversation.title)} · Pagoda` : "Pagoda";
+      document.title = unseenReplies() ? `(${unseenReplies()}) ${title}` : title;
     },
     announce(delta) {
       const { state } = delta.state;
@@ -149,10 +193,7 @@ export default {
     },
     watchConnection() {
       // NiceGUI makes its socket when the whole page is mounted, which is after this component.
-      queueMicrotask(() => {
-        window.socket?.on("connect", () => (session.connected = true));
-        window.socket?.on("disconnect", () => (session.connected = false));
-      });
+      queueMicrotask(() => watchSocket(window.socket));
     },
   },
 };
