@@ -13,6 +13,7 @@ from backend.config import Settings
 from backend.gateway import Gateway
 from backend.guard import Guard
 from backend.journal import Journal
+from backend.local_models import local_models
 from backend.sources import Source
 from backend.upstream import Upstream
 from engine.client import EngineClient
@@ -87,4 +88,9 @@ def build(settings: Settings, token: str | None = None, install_page: InstallPag
     else:
         engine = EngineClient(settings.model, settings.data_dir, settings.memory_bytes)
         source = EngineSource(settings.model, engine)
-    return Pagoda(settings.data_dir, [source], engine, settings.host, token, install_page, upstreams)
+    pagoda = Pagoda(settings.data_dir, [source], engine, settings.host, token, install_page, upstreams)
+    if engine is not None:
+        pagoda.gateway.serve_models(
+            lambda: local_models(settings.model, settings.data_dir), lambda name: EngineSource(name, engine)
+        )
+    return pagoda

@@ -148,6 +148,10 @@ def routes(gateway: Gateway) -> APIRouter:
     async def course(id: str) -> list[dict[str, Any]]:
         return pace.course(gateway.chunks(id))
 
+    @api.get("/api/models")
+    async def models() -> dict[str, Any]:
+        return {"default": gateway.models()[0], "models": await gateway.model_choices()}
+
     @api.get("/api/model")
     async def model() -> dict[str, Any]:
         return gateway.model_status()

@@ -15,6 +15,7 @@ from backend.catalog import Catalog
 from backend.chunks import Chunk
 from backend.errors import Invalid, NotFound, Unavailable
 from backend.journal import Journal
+from backend.local_models import LocalModel
 from backend.lookup import Lookup
 from backend.notices import Notice
 from backend.rows import Attempt, Conversation, Message, message_dict
@@ -38,6 +39,8 @@ class Library:
         self._find = Lookup(journal)
         self._broadcast = Broadcast()
         self._closing = False
+        self._look_for_models: Callable[[], list[LocalModel]] | None = None
+        self._source_of: Callable[[str], Source] | None = None
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -75,6 +78,23 @@ class Library:
     def models(self) -> list[str]:
         """The names a conversation can be given, the default first."""
         return list(self._sources)
+
+    async def model_choices(self) -> list[dict[str, Any]]:
+        """What a person can choose from: `{name, size_bytes, here}`. What is new on disk is found."""
+        here = await asyncio.to_thread(self._look_for_models) if self._look_for_models else []
+        sizes = {model.name: model.size_bytes for model in here}
+        for name in sizes:
+            if self._source_of is not None:
+                self._sources.add(self._source_of(name))
+        return [
+            {"name": name, "size_bytes": sizes.get(name), "here": self._sources.is_here(name)} for name in self._sources
+        ]
+
+    def serve_models(self, look: Callable[[], list[LocalModel]], source_of: Callable[[str], Source]) -> None:
+        """Models of this computer: where to look for them, and who runs one."""
+        self._look_for_models, self._source_of = look, source_of
+        for model in look():
+            self._sources.add(source_of(model.name))
 
     def model_status(self) -> dict[str, Any]:
         """How the default model stands."""

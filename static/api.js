@@ -52,5 +52,6 @@ export const selectAttempt = (messageId, attemptId) =>
 export const search = (query) => call("GET", `search?q=${encodeURIComponent(query)}`);
 export const importFile = (file) => call("POST", "import", file);
 export const stop = (attemptId) => call("POST", `attempts/${attemptId}/stop`, {});
+export const models = () => call("GET", "models");
 export const retryModel = () => call("POST", "model/retry", {});
 export const courseOf = (attemptId) => call("GET", `attempts/${attemptId}/course`);

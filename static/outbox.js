@@ -89,6 +89,7 @@ const creations = new WeakMap(); // two quick messages in a new chat share one c
 async function createFor(conversation, requestId) {
   if (!creations.has(conversation)) {
     const creation = api.createConversation(`${requestId}-conversation`, {
+      model: conversation.model,
       system: conversation.system,
       sampling: conversation.sampling,
     });

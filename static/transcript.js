@@ -12,6 +12,7 @@ import { PgIcon } from "pagoda/icons.js";
 import { unseenReplies } from "pagoda/notify.js";
 import { restoreUnsent } from "pagoda/outbox.js";
 import { keepPlace, placeIn } from "pagoda/places.js";
+import { PgPicker } from "pagoda/picker.js";
 import { PgPrompt } from "pagoda/prompt.js";
 import { PgReply } from "pagoda/reply.js";
 import { bringIntoView } from "pagoda/seeker.js";
@@ -24,13 +25,14 @@ import { language, number, t, titleOf } from "pagoda/words.js";
 const NEAR_TOP = 900; // pixels above the view within which earlier messages are fetched
 
 export default {
-  components: { PgBanner, PgIcon, PgPrompt, PgReply, PgSettings, PgUndo, PgWelcome },
+  components: { PgBanner, PgIcon, PgPicker, PgPrompt, PgReply, PgSettings, PgUndo, PgWelcome },
   template: `
     <main class="pg-transcript" :data-conversation="conversation.id ?? ''" :data-loaded="conversation.loaded">
       <header class="pg-top">
         <button type="button" class="pg-tool pg-menu" :aria-label="t('sidebar.open')" :aria-expanded="session.drawer"
                 @click="session.drawer = true"><pg-icon name="menu" /></button>
         <h1 dir="auto">{{ titleOf(conversation.title) }}</h1>
+        <pg-picker />
         <pg-settings />
       </header>
       <pg-banner />
