@@ -13,19 +13,19 @@ class LocalModel:
     size_bytes: int | None
 
 
-def local_models(chosen: str, data_dir: Path) -> list[LocalModel]:
-    """The one named at the start first, each name once."""
+def local_models(chosen: str, data_dir: Path, cache: Path | None = None) -> list[LocalModel]:
+    """The one named at the start first, each name once. `cache` is the Hugging Face cache, if not the usual one."""
     found = [LocalModel(chosen, _size(Path(chosen).expanduser())), LocalModel("default", _size(data_dir / "models"))]
-    found += _cached()
+    found += _cached(cache)
     sizes = {model.name: model.size_bytes for model in reversed(found) if model.size_bytes is not None}
     return [LocalModel(name, sizes.get(name)) for name in dict.fromkeys(model.name for model in found)]
 
 
-def _cached() -> list[LocalModel]:
+def _cached(cache: Path | None) -> list[LocalModel]:
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
     try:
-        repositories = scan_cache_dir().repos
+        repositories = scan_cache_dir(cache).repos
     except (CacheNotFound, OSError):
         return []
     return sorted(
