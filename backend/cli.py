@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 # In the order of the help text. The first one is meant when no command is named.
-COMMANDS = ("serve", "ask", "inspect", "synth", "bench", "doctor")
+COMMANDS = ("serve", "ask", "inspect", "convert", "synth", "bench", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

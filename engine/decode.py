@@ -17,6 +17,7 @@ from engine import sampling
 from engine.errors import Aborted, PromptError
 from engine.events import Event, Finished, Generate, Progress, Token
 from engine.loader import PagedModel
+from engine.soundness import check_logits
 from engine.text import TextStream
 
 PREFILL_CHUNK = 512
@@ -89,7 +90,9 @@ class Run:
             prefill_s = perf_counter() - started
             self.stage, self.done, self.total = "decode", 0, limit
             while len(times) < limit:
-                token = sampler(tokens, self.model(mx.array([tokens[-1:]]), cache=cache)[0, -1])
+                logits = self.model(mx.array([tokens[-1:]]), cache=cache)[0, -1]
+                check_logits(logits, self.model.damaged)
+                token = sampler(tokens, logits)
                 times.append(perf_counter())
                 if token in tokenizer.eos_token_ids:
                     reason = "stop"

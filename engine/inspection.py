@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from engine import machine, memory
-from engine.loader import WORKING_BYTES, OpenModel, open_model
+from engine.loader import WORKING_BYTES, OpenModel, layer_count, open_model
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ def inspect(folder: Path, memory_bytes: int | None = None) -> Inspection:
     return Inspection(
         model=folder.name,
         architecture=opened.config["model_type"],
-        layers=len(cast(Any, opened.model).layers),
+        layers=layer_count(opened.model, opened.experts),
         expert_layers=len({e.layer for e in opened.experts}),
         experts_per_layer=max((e.count for e in opened.experts), default=0),
         top_k=opened.top_k,
@@ -71,9 +70,10 @@ def limit(touched_bytes: float, read_bytes: float, disk_bytes_per_s: float, ram_
 
 
 def _disk_speed(opened: OpenModel) -> float:
-    extents = [extent for e in opened.experts for extent in e.extents]
-    if not extents:
+    """As fast as the largest piece of an expert is read, at places where such pieces lie."""
+    origins = [origin for e in opened.experts for origin in e.origins]
+    if not origins:
         return 0.0
-    largest = max(extents, key=lambda extent: extent.nbytes)
-    row = largest.nbytes // largest.shape[0]
-    return machine.disk_speed([extent for extent in extents if extent.nbytes >= row], row)
+    row = max(origin.rows(0).nbytes for origin in origins)
+    large = [origin for origin in origins if origin.rows(0).nbytes == row]
+    return machine.disk_speed([origin.rows(e) for origin in large for e in range(origin.shape[0])], row)

@@ -20,17 +20,21 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from engine import memory
-from engine.checkpoint import Checkpoint, open_checkpoint
+from engine.checkpoint import Checkpoint, Identity, open_checkpoint
 from engine.disk import Disk
 from engine.errors import BudgetError, CheckpointError, EngineError
-from engine.experts import Experts, find_experts, grouped
+from engine.experts import Experts, find_experts, grouped, top_k_of
 from engine.paged import PagedExperts
+from engine.provenance import Provenance
 from engine.slots import Counters, SlotStore
+from engine.soundness import check_numbers, check_types
 from engine.watch import Watch
 
 # Activations, KV cache and the allocator's slack of a chunk of prefill; measured on the default model and the
 # qwen3-moe shape at 2,000 tokens of context: 90-150 MB.
 WORKING_BYTES = 160 << 20
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "vocab.*", "tekken.json")
 
 OnProgress = Callable[[str, int, int, str], None]
 """(stage, done, total, unit)"""
@@ -62,6 +66,7 @@ class PagedModel(nn.Module):
     path: Path
     _disk: Disk
     _counters: Counters
+    _stores: list[SlotStore]
     _host_pass: Any = None  # on a CPU: runs one sequence without MLX's overhead
 
     def __call__(self, tokens: mx.array, cache: list | None = None, **more: object) -> mx.array:
@@ -83,6 +88,10 @@ class PagedModel(nn.Module):
     def stats(self) -> Counters:
         """What was read and hit since loading."""
         return self._counters
+
+    def damaged(self) -> str | None:
+        """An expert in memory that holds NaN, in words, where there is one: why a reply became nonsense."""
+        return next((found for store in self._stores for found in store.damaged()), None)
 
     def close(self) -> None:
         """Close the checkpoint's files. The model can't be called afterwards."""
@@ -111,24 +120,26 @@ def load(
     budget = memory.auto_budget() if memory_bytes == "auto" else int(memory_bytes)
     trunk_bytes = opened.trunk_bytes
     slot_bytes = _slot_bytes(opened, budget, expert_bytes)
+    tokenizer = _tokenizer(folder, opened.config)
     _read_trunk(opened, report)
     counters, disk, watch = Counters(), Disk(), Watch()
-    _install(model, found, slot_bytes, disk, counters, watch)
+    disk.open(opened.files)
+    model._stores = _install(opened, slot_bytes, disk, counters, watch)
     if cpu := _cpu_kernels():
         report("warm-up", 0, 1, "steps")
         model._host_pass = cpu.take_over(model, super(PagedModel, model).__call__)
         report("warm-up", 1, 1, "steps")
 
-    model.tokenizer = _tokenizer(folder, opened.config)
+    model.tokenizer = tokenizer
     model.sizes = Sizes(
         trunk_bytes=trunk_bytes,
         expert_bytes=opened.expert_bytes,
         slot_bytes=slot_bytes,
         budget_bytes=budget,
-        layers=len(cast(Any, model).layers),
+        layers=layer_count(model, found),
         experts_per_layer=max((e.count for e in found), default=0),
         top_k=opened.top_k,
-        context_tokens=int(_config_value(opened.config, "max_position_embeddings", 0) or 0),
+        context_tokens=_context_tokens(opened.config),
     )
     model.watch, model.path, model._disk, model._counters = watch, folder, disk, counters
     return model
@@ -136,20 +147,25 @@ def load(
 
 @dataclass(frozen=True)
 class OpenModel:
-    """A model of which nothing is in memory yet: its trunk is lazy, its experts are known by their extents."""
+    """A model of which nothing is in memory yet: its trunk is lazy, its experts are known by their origins.
 
+    `files` are those with experts, as they were when their headers were read.
+    """
+
+    folder: Path
+    files: dict[Path, Identity]
     model: PagedModel
     config: dict[str, Any]
     experts: list[Experts]
     top_k: int
 
     @property
-    def trunk(self) -> list[mx.array]:
-        return [value for _, value in cast(Any, tree_flatten(self.model.parameters()))]
+    def trunk(self) -> list[tuple[str, mx.array]]:
+        return cast(Any, tree_flatten(self.model.parameters()))
 
     @property
     def trunk_bytes(self) -> int:
-        return sum(value.nbytes for value in self.trunk)
+        return sum(value.nbytes for _, value in self.trunk)
 
     @property
     def expert_bytes(self) -> int:
@@ -164,37 +180,37 @@ class OpenModel:
     @property
     def least_slot_bytes(self) -> int:
         """The experts that one token needs at once: of one layer, for each group of layers that shares slots."""
-        return sum(min(self.top_k, group[0].count) * group[0].one_bytes for group in grouped(self.experts))
+        return sum(_least_bytes(group, self.top_k) for group in grouped(self.experts))
 
 
 def open_model(folder: Path) -> OpenModel:
     """Find out all about a checkpoint without reading a weight. Raises CheckpointError."""
     checkpoint = open_checkpoint(folder)
-    model, config, origins = _build(checkpoint)
-    found = find_experts(model, origins, checkpoint)
-    model.update_modules(tree_unflatten([(e.path, _Hole()) for e in found]))  # frees the lazy tensors
+    provenance = Provenance()
+    model, config = build(checkpoint, provenance)
+    check_types(model, provenance)
+    found = find_experts(model, provenance)
+    for experts in found:
+        experts.take_out()
     if mx.default_device() == mx.cpu:
         model.set_dtype(mx.float32)  # exact upcast: MLX's CPU kernels are 10 to 50 times slower in 16 bits
-    return OpenModel(model, config, found, max(_top_k(config), 1) if found else 0)
+    holding = {file for experts in found for origin in experts.origins for file in origin.files}
+    files = {file: checkpoint.files[file] for file in holding}
+    return OpenModel(folder, files, model, config, found, top_k_of(model, config, found) if found else 0)
 
 
-class _Hole(nn.Module):
-    """Stands where experts were until the slots are made."""
-
-
-def _build(checkpoint: Checkpoint) -> tuple[PagedModel, dict, dict[int, str]]:
-    """mlx-lm's model with lazy weights, its config, and each array's name in the checkpoint by its id."""
-    names: dict[int, str] = {}
-    keep_alive: list[mx.array] = []  # so that no id is used twice
+def build(checkpoint: Checkpoint, provenance: Provenance) -> tuple[PagedModel, dict]:
+    """mlx-lm's model with lazy weights, whose origins go into `provenance`, and its config. Raises CheckpointError."""
 
     def classes(config: dict) -> tuple[type, type]:
         model_class, args_class = mlx_lm.utils._get_classes(config)
 
         def sanitize(self: nn.Module, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-            names.update({id(value): name for name, value in weights.items()})
-            keep_alive.extend(weights.values())
+            for name, value in weights.items():
+                provenance.add(value, checkpoint.tensors[name])
             original = getattr(super(paged_class, self), "sanitize", None)
-            return original(weights) if original else weights
+            with provenance.followed():
+                return original(weights) if original else weights
 
         paged_class = type(model_class.__name__, (PagedModel, model_class), {"sanitize": sanitize})
         return paged_class, args_class
@@ -207,7 +223,13 @@ def _build(checkpoint: Checkpoint) -> tuple[PagedModel, dict, dict[int, str]]:
         raise CheckpointError(
             f"mlx-lm {importlib.metadata.version('mlx-lm')} cannot build the model in {checkpoint.path}: {error}"
         ) from error
-    return cast(PagedModel, model), config, names
+    return cast(PagedModel, model), config
+
+
+def layer_count(model: nn.Module, found: list[Experts]) -> int:
+    """The model's layers, as far as it says; at least those with experts."""
+    layers = getattr(model, "layers", ())
+    return max(len(layers) if isinstance(layers, list | tuple) else 0, max((e.layer + 1 for e in found), default=1))
 
 
 def _slot_bytes(opened: OpenModel, budget: int, expert_bytes: int | float | str | None) -> int:
@@ -232,26 +254,33 @@ def _slot_bytes(opened: OpenModel, budget: int, expert_bytes: int | float | str 
     return min(budget - fixed, total)
 
 
-def _install(
-    model: nn.Module, found: list[Experts], slot_bytes: int, disk: Disk, counters: Counters, watch: Watch
-) -> None:
+def _install(opened: OpenModel, slot_bytes: int, disk: Disk, counters: Counters, watch: Watch) -> list[SlotStore]:
     """Make the slots and put each module of experts back, behind them."""
-    total = sum(e.nbytes for e in found)
+    groups = grouped(opened.experts)
+    least = [_least_bytes(group, opened.top_k) for group in groups]
+    spare, beyond = max(slot_bytes - sum(least), 0), max(opened.expert_bytes - sum(least), 1)
     cpu = _cpu_kernels()
-    modules = []
-    for group in grouped(found):
-        share = slot_bytes * sum(e.nbytes for e in group) // total
+    modules, stores = [], []
+    for group, need in zip(groups, least, strict=True):
+        # Every group gets what a token needs, and its part of the rest.
+        share = need + spare * (sum(e.nbytes for e in group) - need) // beyond
         most = sum(e.count for e in group)
         slots = min(max(share // group[0].one_bytes, 1), most)
-        extents = {index: e.extents for index, e in enumerate(group)}
-        store = SlotStore(group[0].pieces, slots, extents, disk, counters)
-        weights = [(piece.name, array) for piece, array in zip(store.pieces, store.arrays, strict=True)]
+        origins = {index: e.origins for index, e in enumerate(group)}
+        store = SlotStore(group[0].pieces, slots, origins, disk, counters)
+        stores.append(store)
         for index, experts in enumerate(group):
-            experts.module.update(tree_unflatten(weights))
+            experts.put_back(store.arrays)
             kernel = cpu.experts_of(experts.module) if cpu else None
             paged = PagedExperts(experts.module, experts.layer, index, experts.count, store, watch, kernel)
             modules.append((experts.path, paged))
-    model.update_modules(tree_unflatten(modules))
+    opened.model.update_modules(tree_unflatten(modules))
+    return stores
+
+
+def _least_bytes(group: list[Experts], top_k: int) -> int:
+    """The experts of one token in one layer of the group."""
+    return min(top_k, min(e.count for e in group)) * group[0].one_bytes
 
 
 def _cpu_kernels() -> ModuleType | None:
@@ -266,33 +295,39 @@ def _cpu_kernels() -> ModuleType | None:
 
 
 def _read_trunk(opened: OpenModel, report: OnProgress) -> None:
-    """Evaluate the trunk tensor by tensor, so that the peak is one tensor above the result."""
+    """Evaluate the trunk tensor by tensor, so that the peak is one tensor above the result. Raises CheckpointError."""
     done, total = 0, opened.trunk_bytes
     report("trunk", 0, total, "bytes")
-    for value in opened.trunk:
-        mx.eval(value)
+    for name, value in opened.trunk:
+        try:
+            mx.eval(value)
+        except RuntimeError as error:  # MLX's word for a file that became shorter or vanished
+            raise CheckpointError(f"Reading {name} of {opened.folder} failed: {error}") from error
+        check_numbers(opened.folder, name, value)
         done += value.nbytes
         report("trunk", done, total, "bytes")
 
 
 def _tokenizer(folder: Path, config: dict) -> TokenizerWrapper:
+    # transformers would make an empty one of nothing.
+    if not any(next(folder.glob(pattern), None) for pattern in TOKENIZER_FILES):
+        raise CheckpointError(
+            f"{folder} has no tokenizer (tokenizer.json, tokenizer.model, ...), so no text can be read or written. "
+            "Fetch the model's other files too."
+        )
     try:
         return load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
     except Exception as error:
         raise CheckpointError(f"The tokenizer in {folder} cannot be loaded: {error}") from error
 
 
-def _top_k(config: dict) -> int:
-    for key in ("num_experts_per_tok", "moe_topk", "moe_top_k", "num_experts_per_token", "top_k_experts"):
-        if value := _config_value(config, key):
-            return max(value) if isinstance(value, list) else int(value)
-    return 1
-
-
-def _config_value(config: dict[str, Any], key: str, default: Any = None) -> Any:
-    if key in config:
-        return config[key]
-    return (config.get("text_config") or {}).get(key, default)
+def _context_tokens(config: dict) -> int:
+    """How many tokens the model can hold, in whatever words its config says so; 0 when it doesn't."""
+    for values in (config, config.get("text_config") or {}):
+        for key in ("max_position_embeddings", "model_max_length", "max_seq_len", "seq_length", "n_positions"):
+            if type(values.get(key)) is int:
+                return values[key]
+    return 0
 
 
 def _mb(nbytes: int) -> str:

@@ -5,6 +5,7 @@ numbers become slot numbers. So every architecture computes what mlx-lm computes
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -43,6 +44,15 @@ class PagedExperts(nn.Module):
         self._watch = watch
         self._kernel = kernel or (lambda x, slots: experts(x, mx.array(slots)))
 
+    def __getattr__(self, name: str) -> Any:
+        """What a model keeps among its experts besides their weights (the norm of muse_spark) is still found there."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "experts" not in self:  # still being made
+                raise
+            return getattr(self["experts"], name)
+
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
         """What `experts(x, indices)` gives with all of them in memory: [..., k, D]."""
         if isinstance(indices, mx.array):
@@ -76,8 +86,13 @@ class PagedExperts(nn.Module):
             lo, hi = np.searchsorted(flat[order], [wave[0], wave[-1] + 1])
             pairs = order[lo:hi]
             self._watch.check()
-            parts.append(self._compute(rows[mx.array(pairs // k)], flat[pairs][:, None], wave).squeeze(-2))
+            some = rows[mx.array(pairs // k)] if isinstance(x, mx.array) else rows[pairs // k]
+            parts.append(self._compute(some, flat[pairs][:, None], wave).squeeze(-2))
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        out = mx.concatenate(parts)[mx.array(back)]
+        out: Any
+        if isinstance(x, mx.array):
+            out = mx.concatenate(parts)[mx.array(back)]
+        else:
+            out = np.concatenate(parts)[back].view(type(x))
         return out.reshape(*wanted.shape, out.shape[-1])

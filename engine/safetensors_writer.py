@@ -14,7 +14,10 @@ import numpy as np
 
 # Some 120 bytes a tensor. A multiple of the page size, so that the first tensor starts on a page boundary.
 HEADER_ROOM = 512 << 10
-_DTYPES = {"float32": "F32", "float16": "F16", "uint32": "U32", "uint16": "U16", "uint8": "U8"}
+_DTYPES = {
+    "float32": "F32", "float16": "F16", "uint32": "U32", "uint16": "U16", "uint8": "U8", "int8": "I8", "int16": "I16",
+    "int32": "I32", "int64": "I64", "uint64": "U64", "bool": "BOOL",
+}  # fmt: skip
 
 
 class SafetensorsWriter:
@@ -35,6 +38,16 @@ class SafetensorsWriter:
     def has_room(self) -> bool:
         """Whether the header can surely take another hundred tensors."""
         return len(self._entries) + 100 < HEADER_ROOM // 200
+
+    def write_bytes(self, name: str, pieces: Iterable[bytes | memoryview], dtype: str, shape: tuple[int, ...]) -> None:
+        """Write a tensor from its bytes as they lie in another safetensors file."""
+        if name in self._entries:
+            raise ValueError(f"{name} is written twice")
+        start = self._at
+        for piece in pieces:
+            self._file.write(piece)
+            self._at += len(piece)
+        self._entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, self._at]}
 
     def write(self, name: str, pieces: np.ndarray | Iterable[np.ndarray], dtype: str | None = None) -> None:
         """Write a tensor; pieces are stacked along the first axis. `dtype` names a type NumPy lacks (BF16)."""

@@ -105,12 +105,27 @@ def matrix_of(module: Any) -> Matrix | DenseMatrix | None:
     return Matrix(w, s, b, module.bits)
 
 
-class CpuLinear(nn.Module):
+class StandIn(nn.Module):
+    """Stands for another module; what a model reads off that one (kimi_k3 its weight) is still found here."""
+
+    def __init__(self, original: nn.Module):
+        super().__init__()
+        self.original = original
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "original" not in self:  # still being made
+                raise
+            return getattr(self["original"], name)
+
+
+class CpuLinear(StandIn):
     """Stands for a nn.Linear or nn.QuantizedLinear whose format is known here."""
 
     def __init__(self, original: nn.Module, matrix: "Matrix | DenseMatrix", wanted: Callable[[], bool] = lambda: True):
-        super().__init__()
-        self.original = original
+        super().__init__(original)
         self._matrix = matrix
         self._wanted = wanted
         self._bias = np.array(original["bias"]) if "bias" in original else None
@@ -124,15 +139,14 @@ class CpuLinear(nn.Module):
         return like(x, y.reshape(*x.shape[:-1], -1))
 
 
-class CpuEmbedding(nn.Module):
+class CpuEmbedding(StandIn):
     """Stands for a nn.Embedding or nn.QuantizedEmbedding; as the output layer it is a matrix like any other.
 
     This is where a token enters the host: `host_pass` knows whether the pass that is going on runs there.
     """
 
     def __init__(self, original: nn.Module, matrix: "Matrix | DenseMatrix", host_pass: HostPass):
-        super().__init__()
-        self.original = original
+        super().__init__(original)
         self._matrix = matrix
         self._host_pass = host_pass
 
