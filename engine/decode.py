@@ -17,6 +17,7 @@ from engine import sampling
 from engine.errors import Aborted, PromptError, PromptTooLong
 from engine.events import Event, Finished, Generate, Progress, Token
 from engine.loader import PagedModel
+from engine.soundness import check_logits
 from engine.template import template_variables
 from engine.text import TextStream
 from engine.token_logprobs import logprobs
@@ -95,6 +96,7 @@ class Run:
             self.stage, self.done, self.total = "decode", 0, limit
             while len(times) < limit:
                 logits = self.model(mx.array([tokens[-1:]]), cache=cache)[0, -1]
+                check_logits(logits, self.model.damaged)
                 token = sampler(tokens, logits)
                 times.append(perf_counter())
                 if token in tokenizer.eos_token_ids:

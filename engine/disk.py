@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.checkpoint import Extent
+from engine.checkpoint import Extent, Identity, identity_of
 from engine.errors import DiskError
 
 # Measured on 1 MB random reads: 1 thread 0.1-0.2 GB/s, 4 threads 0.8-1.2, 16-32 threads 1.3-1.7.
@@ -35,7 +35,20 @@ class Disk:
     def __init__(self, readers: int = READERS):
         self._pool = ThreadPoolExecutor(readers, thread_name_prefix="expert-reader")
         self._files: dict[Path, int] = {}
+        self._were: dict[Path, Identity] = {}
         self._lock = threading.Lock()
+
+    def open(self, files: dict[Path, Identity]) -> None:
+        """Open files now, and refuse to read from them once they are not what they were when found out about.
+
+        An open file can still be read when its name is deleted. Raises DiskError.
+        """
+        self._were.update(files)
+        for file in files:
+            try:
+                self._check_unchanged(file, self._descriptor(file))
+            except OSError as error:
+                raise DiskError(f"{file} cannot be opened: {error}. Check that the disk is connected.") from error
 
     def read(self, reads: Iterable[Read]) -> list[Future[int]]:
         """Start the reads; each future gives its byte count or raises DiskError."""
@@ -61,11 +74,22 @@ class Disk:
             except OSError as error:
                 failures += 1
                 if failures > _RETRIES:
+                    self._check_unchanged(extent.file, self._files.get(extent.file))
                     raise DiskError(
                         f"Could not read {read.what} ({extent.name}): {extent.file} at byte {extent.offset + done:,}: "
                         f"{error}. Check that the disk is connected and the file is whole."
                     ) from error
+        self._check_unchanged(extent.file, self._descriptor(extent.file))
         return done
+
+    def _check_unchanged(self, file: Path, descriptor: int | None) -> None:
+        # Two microseconds, after the read: what it gave was there while nothing had changed yet.
+        if descriptor is None or (was := self._were.get(file)) is None or identity_of(descriptor) == was:
+            return
+        raise DiskError(
+            f"{file} was changed since the model was loaded, so its experts can't be trusted any more. "
+            "Load the model again."
+        )
 
     def _descriptor(self, file: Path) -> int:
         fd = self._files.get(file)

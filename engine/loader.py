@@ -20,7 +20,7 @@ from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from engine import memory
-from engine.checkpoint import Checkpoint, open_checkpoint
+from engine.checkpoint import Checkpoint, Identity, open_checkpoint
 from engine.disk import Disk
 from engine.errors import BudgetError, CheckpointError, EngineError
 from engine.experts import Experts, find_experts, grouped, top_k_of
@@ -33,6 +33,8 @@ from engine.watch import Watch
 # Activations, KV cache and the allocator's slack of a chunk of prefill; measured on the default model and the
 # qwen3-moe shape at 2,000 tokens of context: 90-150 MB.
 WORKING_BYTES = 160 << 20
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "vocab.*", "tekken.json")
 
 OnProgress = Callable[[str, int, int, str], None]
 """(stage, done, total, unit)"""
@@ -64,6 +66,7 @@ class PagedModel(nn.Module):
     path: Path
     _disk: Disk
     _counters: Counters
+    _stores: list[SlotStore]
     _host_pass: Any = None  # on a CPU: runs one sequence without MLX's overhead
 
     def __call__(self, tokens: mx.array, cache: list | None = None, **more: object) -> mx.array:
@@ -85,6 +88,10 @@ class PagedModel(nn.Module):
     def stats(self) -> Counters:
         """What was read and hit since loading."""
         return self._counters
+
+    def damaged(self) -> str | None:
+        """An expert in memory that holds NaN, in words, where there is one: why a reply became nonsense."""
+        return next((found for store in self._stores for found in store.damaged()), None)
 
     def close(self) -> None:
         """Close the checkpoint's files. The model can't be called afterwards."""
@@ -113,15 +120,17 @@ def load(
     budget = memory.auto_budget() if memory_bytes == "auto" else int(memory_bytes)
     trunk_bytes = opened.trunk_bytes
     slot_bytes = _slot_bytes(opened, budget, expert_bytes)
+    tokenizer = _tokenizer(folder, opened.config)
     _read_trunk(opened, report)
     counters, disk, watch = Counters(), Disk(), Watch()
-    _install(opened, slot_bytes, disk, counters, watch)
+    disk.open(opened.files)
+    model._stores = _install(opened, slot_bytes, disk, counters, watch)
     if cpu := _cpu_kernels():
         report("warm-up", 0, 1, "steps")
         model._host_pass = cpu.take_over(model, super(PagedModel, model).__call__)
         report("warm-up", 1, 1, "steps")
 
-    model.tokenizer = _tokenizer(folder, opened.config)
+    model.tokenizer = tokenizer
     model.sizes = Sizes(
         trunk_bytes=trunk_bytes,
         expert_bytes=opened.expert_bytes,
@@ -138,9 +147,13 @@ def load(
 
 @dataclass(frozen=True)
 class OpenModel:
-    """A model of which nothing is in memory yet: its trunk is lazy, its experts are known by their extents."""
+    """A model of which nothing is in memory yet: its trunk is lazy, its experts are known by their origins.
+
+    `files` are those with experts, as they were when their headers were read.
+    """
 
     folder: Path
+    files: dict[Path, Identity]
     model: PagedModel
     config: dict[str, Any]
     experts: list[Experts]
@@ -181,7 +194,9 @@ def open_model(folder: Path) -> OpenModel:
         experts.take_out()
     if mx.default_device() == mx.cpu:
         model.set_dtype(mx.float32)  # exact upcast: MLX's CPU kernels are 10 to 50 times slower in 16 bits
-    return OpenModel(folder, model, config, found, top_k_of(model, config, found) if found else 0)
+    holding = {file for experts in found for origin in experts.origins for file in origin.files}
+    files = {file: checkpoint.files[file] for file in holding}
+    return OpenModel(folder, files, model, config, found, top_k_of(model, config, found) if found else 0)
 
 
 def build(checkpoint: Checkpoint, provenance: Provenance) -> tuple[PagedModel, dict]:
@@ -239,13 +254,13 @@ def _slot_bytes(opened: OpenModel, budget: int, expert_bytes: int | float | str 
     return min(budget - fixed, total)
 
 
-def _install(opened: OpenModel, slot_bytes: int, disk: Disk, counters: Counters, watch: Watch) -> None:
+def _install(opened: OpenModel, slot_bytes: int, disk: Disk, counters: Counters, watch: Watch) -> list[SlotStore]:
     """Make the slots and put each module of experts back, behind them."""
     groups = grouped(opened.experts)
     least = [_least_bytes(group, opened.top_k) for group in groups]
     spare, beyond = max(slot_bytes - sum(least), 0), max(opened.expert_bytes - sum(least), 1)
     cpu = _cpu_kernels()
-    modules = []
+    modules, stores = [], []
     for group, need in zip(groups, least, strict=True):
         # Every group gets what a token needs, and its part of the rest.
         share = need + spare * (sum(e.nbytes for e in group) - need) // beyond
@@ -253,12 +268,14 @@ def _install(opened: OpenModel, slot_bytes: int, disk: Disk, counters: Counters,
         slots = min(max(share // group[0].one_bytes, 1), most)
         origins = {index: e.origins for index, e in enumerate(group)}
         store = SlotStore(group[0].pieces, slots, origins, disk, counters)
+        stores.append(store)
         for index, experts in enumerate(group):
             experts.put_back(store.arrays)
             kernel = cpu.experts_of(experts.module) if cpu else None
             paged = PagedExperts(experts.module, experts.layer, index, experts.count, store, watch, kernel)
             modules.append((experts.path, paged))
     opened.model.update_modules(tree_unflatten(modules))
+    return stores
 
 
 def _least_bytes(group: list[Experts], top_k: int) -> int:
@@ -292,6 +309,12 @@ def _read_trunk(opened: OpenModel, report: OnProgress) -> None:
 
 
 def _tokenizer(folder: Path, config: dict) -> TokenizerWrapper:
+    # transformers would make an empty one of nothing.
+    if not any(next(folder.glob(pattern), None) for pattern in TOKENIZER_FILES):
+        raise CheckpointError(
+            f"{folder} has no tokenizer (tokenizer.json, tokenizer.model, ...), so no text can be read or written. "
+            "Fetch the model's other files too."
+        )
     try:
         return load_tokenizer(folder, eos_token_ids=config.get("eos_token_id"))
     except Exception as error:

@@ -22,7 +22,7 @@ MLX_DTYPE = {
     "BOOL": mx.bool_, "U8": mx.uint8, "I8": mx.int8, "U16": mx.uint16, "I16": mx.int16, "U32": mx.uint32,
     "I32": mx.int32, "U64": mx.uint64, "I64": mx.int64, "F16": mx.float16, "BF16": mx.bfloat16, "F32": mx.float32,
     # MLX has no 8-bit floats: their bits are read as they are.
-    "F8_E4M3": mx.uint8, "F8_E5M2": mx.uint8, "F8_E8M0": mx.uint8,
+    "F8_E4M3": mx.uint8, "F8_E8M0": mx.uint8,
 }  # fmt: skip
 SPELLED = {mx_dtype: name for name, mx_dtype in reversed(MLX_DTYPE.items())}
 

@@ -34,6 +34,10 @@ class Residency:
     def __len__(self) -> int:
         return len(self._where)
 
+    def items(self) -> Iterable[tuple[Key, int]]:
+        """What is in memory, and in which slot."""
+        return self._where.items()
+
     def next_pass(self) -> None:
         """The model starts another forward pass: what was used before counts for a little less."""
         self._use_counts *= _GROWTH
@@ -64,6 +68,14 @@ class Residency:
         slot = self._where.pop(key, None)
         if slot is not None:
             self._free.append(slot)
+
+    def withhold(self, key: Key) -> int:
+        """Forget `key` but keep its slot out of use, until `release`: something may still write into it."""
+        return self._where.pop(key)
+
+    def release(self, slot: int) -> None:
+        """A slot that was withheld can be used again."""
+        self._free.append(slot)
 
     def _count(self, key: Key) -> None:
         self._tickets += 1

@@ -3,7 +3,8 @@
 Rows are written in place through NumPy views of the arrays' own memory and read by kernels under slot numbers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -11,8 +12,14 @@ import mlx.core as mx
 import numpy as np
 
 from engine.disk import Disk, Read
+from engine.errors import DiskError
 from engine.provenance import MLX_DTYPE, Origin
 from engine.residency import Key, Residency
+
+# A disk from which nothing at all came for so long is not slow but gone. The page says "stalled" long before.
+STALLED_S = 120.0
+_LOOK_EVERY_S = 0.2  # while waiting, for a stop
+_LAST_WAIT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class SlotStore:
         self._disk = disk
         self._counters = counters
         self._residency = Residency(slots)
+        self._late: list[tuple[int, list[Future[int]]]] = []  # slots that reads nobody waits for may still write into
         self._last_place = -1
 
     def arrive(self, place: int) -> None:
@@ -80,9 +88,10 @@ class SlotStore:
 
     def _read(self, missing: list[Key], keep: list[Key], check: Callable[[], None]) -> dict[Key, int]:
         started = perf_counter()
-        admitted = {key: self._residency.admit(key, keep) for key in missing}
-        reads, conversions = [], []
+        admitted = self._admit(missing, keep)
+        reads, conversions, reads_of = [], [], {}
         for (place, expert), slot in admitted.items():
+            first = len(reads)
             for piece, view, tensor in zip(self.pieces, self._views, self._origins[place], strict=True):
                 row = view[slot : slot + 1]  # of one slot, but an array even where an expert has a single number
                 target = row
@@ -91,24 +100,75 @@ class SlotStore:
                     conversions.append((row, target, piece.file_dtype))
                 what = f"expert {expert}"
                 reads.append(Read(tensor.rows(expert), _bytes(target), what))
+            reads_of[place, expert] = slice(first, len(reads))
         pending = self._disk.read(reads)
         try:
-            for future in pending:
-                self._counters.bytes_read += future.result()
-                check()
+            self._wait(reads, pending, check)
         except BaseException:
-            # Wait for what is in flight: a read must not land in a slot that is already someone else's.
+            # A read in flight must not land in a slot that is already someone else's. Most end at once; where the
+            # disk hangs, their slots stay out of use.
             for future in pending:
-                if not future.cancel():
-                    future.exception()
+                future.cancel()
+            wait(pending, _LAST_WAIT_S)
             for key in missing:
-                self._residency.forget(key)
+                self._late.append((self._residency.withhold(key), pending[reads_of[key]]))
             raise
         for row, staged, dtype in conversions:
             row[...] = _widen(staged, dtype)
         self._counters.expert_reads += len(missing)
         self._counters.disk_s += perf_counter() - started
         return admitted
+
+    def _admit(self, missing: list[Key], keep: list[Key]) -> dict[Key, int]:
+        """Slots for what is missing. Raises DiskError while too many are still waiting for a disk that hangs."""
+        for slot, reads in self._late:
+            if all(read.done() for read in reads):
+                self._residency.release(slot)
+        self._late = [(slot, reads) for slot, reads in self._late if not all(read.done() for read in reads)]
+        try:
+            return {key: self._residency.admit(key, keep) for key in missing}
+        except LookupError:
+            for key in missing:
+                self._residency.forget(key)
+            raise DiskError(
+                "The disk still owes the experts that were asked for before. Check that it is connected, and try again."
+            ) from None
+
+    def _wait(self, reads: list[Read], pending: list[Future[int]], check: Callable[[], None]) -> None:
+        """Until all is there; `check` may give up meanwhile. Raises DiskError, also when nothing comes any more."""
+        came, since = 0, perf_counter()
+        for read, future in zip(reads, pending, strict=True):
+            got = None
+            while got is None:
+                try:
+                    got = future.result(_LOOK_EVERY_S)
+                except TimeoutError:
+                    done = sum(other.done() for other in pending)
+                    if done > came:
+                        came, since = done, perf_counter()
+                    elif perf_counter() - since > STALLED_S:
+                        raise _stalled(read) from None
+                check()
+            self._counters.bytes_read += got
+
+    def damaged(self) -> Iterator[str]:
+        """The tensors of experts in memory that hold NaN, with their files: where nonsense comes from."""
+        for (place, expert), slot in self._residency.items():
+            for piece, view, tensor in zip(self.pieces, self._views, self._origins[place], strict=True):
+                numbers = view[slot : slot + 1]
+                if piece.dtype == mx.bfloat16:
+                    numbers = _widen(numbers, "BF16")
+                if numbers.dtype.kind == "f" and np.isnan(numbers).any():
+                    extent = tensor.rows(expert)
+                    yield f"expert {expert} ({extent.name}) in {extent.file}"
+
+
+def _stalled(read: Read) -> DiskError:
+    extent = read.extent
+    return DiskError(
+        f"The disk gave nothing for {STALLED_S:.0f} s: {read.what} ({extent.name}) in {extent.file} at byte "
+        f"{extent.offset:,}. Check that the disk is connected, and try again."
+    )
 
 
 # bfloat16 has no NumPy dtype: its bits are read as uint16.

@@ -1,5 +1,6 @@
 """Whether a checkpoint's tensors are what the model computes with: their types before, their numbers after reading."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
@@ -49,9 +50,23 @@ def check_numbers(folder: Path, name: str, value: mx.array) -> None:
         )
 
 
+def check_logits(logits: mx.array, damaged: Callable[[], str | None]) -> None:
+    """A token must never be drawn from NaN. `damaged` is asked where it comes from. Raises CheckpointError."""
+    if not _has_nan(logits):
+        return
+    where = damaged()
+    raise CheckpointError(
+        f"The model computed NaN instead of a next token: {where} holds NaN. The file is damaged; fetch it again."
+        if where
+        else "The model computed NaN instead of a next token. Its files may be damaged, or the conversation takes it "
+        "beyond its numbers' range; fetch the files again, or start a new conversation."
+    )
+
+
 def _has_nan(value: mx.array) -> bool:
     if value.dtype != mx.float32 or mx.default_device() != mx.cpu:
         return bool(mx.isnan(value).any().item())
+    mx.eval(value)
     numbers = np.array(value, copy=False)
     # The sum is NaN if any number is: one pass at the speed of memory. Only infinities can mislead it.
     with np.errstate(invalid="ignore", over="ignore"):

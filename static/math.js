@@ -1,6 +1,6 @@
 /**
- * Formulas: `$…$`, `$$…$$`, `\(…\)` and `\[…\]` in markdown, set by KaTeX. It is fetched when the first formula is
- * there; until then, and where KaTeX does not understand one, its source stands on the page. Prices are no formulas.
+ * Formulas: `$…$`, `$$…$$`, `\(…\)` and `\[…\]` in markdown, set by KaTeX. It is fetched when the page is
+ * idle; until then, and where KaTeX does not understand one, its source stands on the page. Prices are no formulas.
  */
 const CLOSING = { "\\(": "\\)", "\\[": "\\]", $$: "$$" };
 const SAFE = { trust: false, strict: false, throwOnError: true, maxExpand: 1000, maxSize: 50 };
@@ -92,8 +92,10 @@ export function setFormulas(element) {
   }
   for (const formula of formulas) {
     formula.classList.add("set");
-    const html = htmlOf(formula.textContent, formula.classList.contains("display"));
+    const display = formula.classList.contains("display");
+    const html = htmlOf(formula.textContent, display);
     if (html) formula.innerHTML = html;
+    else formula.textContent = display ? `$$${formula.textContent}$$` : `$${formula.textContent}$`;
   }
 }
 
@@ -112,6 +114,9 @@ function htmlOf(source, display) {
   }
   return kept.get(key);
 }
+
+/** Fetch KaTeX while nothing else happens, so that no formula of a running reply has to wait for it. */
+export const warmFormulas = () => load();
 
 function load() {
   loading ??= (async () => {

@@ -9,6 +9,7 @@ import { watchSocket } from "pagoda/connection.js";
 import { absorb, absorbEarlier, absorbMessages, applyToConversation, displayed, forget, openAttempts } from "pagoda/conversation.js";
 import { Follower } from "pagoda/follow.js";
 import { PgIcon } from "pagoda/icons.js";
+import { warmFormulas } from "pagoda/math.js";
 import { unseenReplies } from "pagoda/notify.js";
 import { restoreUnsent } from "pagoda/outbox.js";
 import { keepPlace, placeIn } from "pagoda/places.js";
@@ -73,6 +74,7 @@ export default {
     document.addEventListener("visibilitychange", this.seen);
     this.watchConnection();
     this.load();
+    (window.requestIdleCallback ?? setTimeout)(warmFormulas);
   },
   beforeUnmount() {
     this.follower.stop();

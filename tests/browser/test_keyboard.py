@@ -159,7 +159,7 @@ def test_everything_to_touch_is_large_enough_on_a_phone(room: Room, stage: Stage
     phone = {"width": 360, "height": 740}
     person = room.seat(stage.url, viewport=phone, has_touch=True, is_mobile=True).open_conversation("c_one")
     small = person.page.evaluate(
-        """() => [...document.querySelectorAll("main button, form button, form textarea, main summary")]
+        """() => [...document.querySelectorAll(":is(.pg-transcript, .pg-composer) :is(button, textarea, summary)")]
           .filter(element => element.checkVisibility())
           .map(element => [element.className, element.getBoundingClientRect()])
           .filter(([, box]) => box.width < 44 || box.height < 44)

@@ -2,15 +2,16 @@
 
 import contextlib
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from engine.checkpoint import open_checkpoint, read_header
+from engine.checkpoint import ITEM_BYTES, open_checkpoint, read_header
 from engine.errors import CheckpointError
 
 
@@ -67,6 +68,52 @@ def test_no_bytes_make_the_reader_fail_in_another_way(tmp_path_factory, data):
     path.write_bytes(data)
     with contextlib.suppress(CheckpointError):
         read_header(path)
+
+
+numbers = st.one_of(st.integers(-3, 40), st.integers(2**62, 2**70), st.floats(), st.booleans(), st.none(), st.text())
+entries = st.fixed_dictionaries(
+    {},
+    optional={
+        "dtype": st.one_of(st.sampled_from([*ITEM_BYTES, "F31", "f32"]), numbers),
+        "shape": st.one_of(st.lists(numbers, max_size=3), numbers),
+        "data_offsets": st.one_of(st.lists(numbers, max_size=3), numbers),
+        "more": numbers,
+    },
+)
+sound = st.tuples(st.sampled_from([*ITEM_BYTES]), st.lists(st.integers(0, 4), max_size=3), st.integers(0, 30)).map(
+    lambda t: entry(t[0], t[1], t[2], t[2] + math.prod(t[1]) * ITEM_BYTES[t[0]])
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.one_of(sound, sound, entries), max_size=4),
+    st.integers(0, 60),
+    st.integers(-9, 9),
+)
+def test_what_the_reader_takes_lies_in_the_file_and_apart(tmp_path_factory, header, data, more):
+    """Headers that are nearly right: only what is wholly right comes through, all else is a CheckpointError."""
+    raw = json.dumps(header).encode()
+    path = tmp_path_factory.getbasetemp() / "model-nearly.safetensors"
+    path.write_bytes(max(len(raw) + more, 0).to_bytes(8, "little") + raw + b"\0" * data)
+    try:
+        extents = read_header(path)
+    except CheckpointError as error:
+        assert path.name in str(error)
+        return
+    end = 8
+    for extent in extents:
+        assert extent.offset >= end
+        assert extent.nbytes == math.prod(extent.shape) * ITEM_BYTES[extent.dtype]
+        end = extent.offset + extent.nbytes
+    assert end <= path.stat().st_size
+
+
+def test_a_type_that_mlx_does_not_know_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"a": np.ones(4, np.float32), "b.c": np.ones(4, np.float64)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: tensor b\.c is of type F64"):
+        open_checkpoint(tmp_path)
 
 
 def test_a_missing_shard_is_named(tmp_path):

@@ -34,11 +34,11 @@ def architectures() -> list[str]:
     return sorted(found)
 
 
-def tiny_model(architecture: str, dtype: mx.Dtype = mx.float32, seed: int = 1) -> tuple[nn.Module, dict[str, Any]]:
+def tiny_model(architecture: str, dtype: mx.Dtype = mx.float32, **changes: Any) -> tuple[nn.Module, dict[str, Any]]:
     """A random model and its config. What mlx-lm starts as zeros is random too, so that nothing is a tie."""
     module = importlib.import_module(f"mlx_lm.models.{architecture}")
-    config = tiny_config(architecture)
-    mx.random.seed(seed)
+    config = tiny_config(architecture) | changes
+    mx.random.seed(1)
     model = module.Model(module.ModelArgs.from_dict(config))
 
     def shaken(path: str, value: mx.array) -> mx.array:

@@ -187,9 +187,12 @@ OVERRIDES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+DENSE: dict[str, dict[str, Any]] = {"gemma3_text": {"sliding_window_pattern": 2}, "llama": {}, "qwen3": {}}
+
+
 def tiny_config(architecture: str) -> dict[str, Any]:
     """The config of a tiny model; KeyError for an architecture that has none here yet."""
-    own = deepcopy(OVERRIDES[architecture])
+    own = deepcopy(OVERRIDES[architecture] if architecture in OVERRIDES else DENSE[architecture])
     inner = own.get("text_config")
     text = {"text_config": {"model_type": inner, **tiny_config(inner)}} if isinstance(inner, str) else {}
     return deepcopy(COMMON) | {"model_type": architecture, **own, **text}
