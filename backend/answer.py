@@ -9,9 +9,9 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Request
 
@@ -21,8 +21,6 @@ from backend.gateway import Gateway
 from backend.sources import Source
 from backend.states import Reason, State
 from engine.events import Generate
-
-T = TypeVar("T")
 
 WAITING_LIMIT = 64  # requests that may wait for one source; more would wait longer than clients do
 LOADING_RETRY_S = 5
@@ -198,20 +196,3 @@ class Desk:
             raise NotReady(f"{model} could not be loaded. {status.detail or ''}".strip())
         if self.gateway.queue.waiting(source.lane, "api") >= WAITING_LIMIT:
             raise Busy(f"{WAITING_LIMIT} requests wait for {model} already. Ask again later.")
-
-
-async def unless_gone(client: Request, work: Awaitable[T]) -> T | None:
-    """What `work` gives, or None as soon as the client has left: then the work is cancelled."""
-    whole = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_gone(client))
-    try:
-        await asyncio.wait({whole, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return whole.result() if whole.done() else None
-    finally:
-        for task in (whole, gone):
-            task.cancel()
-
-
-async def _gone(client: Request) -> None:
-    while (await client.receive())["type"] != "http.disconnect":
-        pass

@@ -257,6 +257,7 @@ class Gateway(Library):
             source=self.source(attempt.model),
             queue=self.queue,
             key=conversation.id,
+            id=attempt.id,
             request=lambda: self._request(attempt, seed),
             deliver=lambda payload: self._deliver(cursor, payload),
             pace=self._paces.of(attempt.model),

@@ -205,6 +205,7 @@ def install_errors(app: FastAPI) -> None:
 
     @app.exception_handler(GatewayError)
     async def of_the_gateway(request: Request, error: GatewayError) -> JSONResponse:
+        log.info("%s %s: %d, %s", request.method, request.url.path, error.status, error.message)
         headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else None
         body = error_body(request.url.path, error.kind, error.message, error.param, error.status)
         return JSONResponse(body, error.status, headers)

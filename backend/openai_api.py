@@ -10,17 +10,15 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from backend import chat_request, text_request
-from backend.answer import Answer, Desk, unless_gone
+from backend.answer import Answer, Desk
 from backend.chat_request import ChatRequest
 from backend.completion_shapes import ChatShape, TextShape
-from backend.event_stream import respond
+from backend.delivery import deliver
 from backend.gateway import Gateway
 from backend.sources import Source
-
-LEFT = 499  # the client is gone: nobody reads this status
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -72,18 +70,9 @@ async def _complete(
 ) -> Response:
     answer = desk.answer(client, body, shape_of.prefix, asked.model, asked.generate, asked.progress)
     shape = shape_of(answer, asked.model, asked.include_usage, asked.progress)
-    try:
-        if not asked.stream:
-            found = await unless_gone(client, answer.whole())
-            return Response(status_code=LEFT) if found is None else JSONResponse(shape.whole(*found))
-        # With progress asked for, the stream is there at once.
-        if not asked.progress and not await unless_gone(client, answer.begun()):
-            answer.leave()
-            return Response(status_code=LEFT)
-    except BaseException:
-        answer.leave()
-        raise
-    return respond(_events(answer, shape), on_end=answer.leave)
+    return await deliver(
+        client, answer, None if asked.stream else shape.whole, lambda: _events(answer, shape), asked.progress
+    )
 
 
 async def _events(answer: Answer, shape: ChatShape) -> AsyncGenerator[bytes, None]:

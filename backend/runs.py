@@ -19,7 +19,9 @@ from backend.states import Reason, State
 from backend.throttle import Throttle
 from engine.events import Finished, Generate, Loading, Progress, RunFailed, Token
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("pagoda.replies")
+prompts = logging.getLogger("pagoda.prompts")  # silent unless a person asked for it
+prompts.setLevel(logging.WARNING)
 
 # A stop reaches the engine inside the current layer. If even that takes longer than this, the person is not kept
 # waiting: the attempt ends now, and what the engine says afterwards is dropped. Its place in the queue stays taken.
@@ -38,7 +40,9 @@ class Run:
         deliver: Callable[[Payload], bool],
         share: str | None = None,
         pace: Pace | None = None,
+        id: str = "",
     ) -> None:
+        self._id = id or key
         self._source, self._queue, self._key, self._share = source, queue, key, share
         self._request = request
         self._deliver = deliver
@@ -86,6 +90,7 @@ class Run:
             return
         self._throttle.flush()
         self._ended = True
+        log.info("%s %s: %s", self._id, self._source.name, _in_short(state, reason, self._meter))
         timings = self._meter.timings()
         if self._pace is not None:
             self._pace.learn(timings)
@@ -128,6 +133,7 @@ class Run:
     async def _consume(self) -> None:
         request = self._request()
         self._meter.asked(request.sampling.max_tokens)
+        prompts.info("%s %s reads: %s", self._id, self._source.name, request.messages)
         async with aclosing(self._source.run(request, self._abort.signal)) as events:
             async for event in events:
                 self._meter.see(event)
@@ -176,3 +182,9 @@ class Run:
             case "aborted":
                 return State.CANCELLED, Reason.STOPPED_BY_PERSON
         raise ValueError(f"a source ended with the unknown reason {event.reason!r}")
+
+
+def _in_short(state: State, reason: Reason, meter: Meter) -> str:
+    usage = meter.usage()
+    tokens = f", {usage['prompt_tokens']} tokens read, {usage['completion_tokens']} written" if usage else ""
+    return f"{state.value} ({reason.value}){tokens}, {meter.elapsed():.2f} s"

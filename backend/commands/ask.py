@@ -4,13 +4,14 @@ import argparse
 import asyncio
 import sys
 
-from backend.commands.options import add_model_options
+from backend.commands.options import add_config_option, add_model_options
 
 HELP = "ask one question and print the reply as it is written"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("question", help="what to ask; - reads it from standard input")
+    add_config_option(parser)
     add_model_options(parser)
     parser.add_argument("--system", help="an instruction that the model reads first")
     parser.add_argument("--max-tokens", type=int, help="the longest reply")

@@ -4,12 +4,13 @@ import argparse
 import json
 import sys
 
-from backend.commands.options import add_model_options, memory
+from backend.commands.options import add_config_option, add_model_options, memory
 
 HELP = "measure how fast a model runs under a memory budget"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config_option(parser)
     add_model_options(parser)
     parser.add_argument("--experts", type=experts, metavar="25%|least|all|2GB", help="memory for experts alone")
     parser.add_argument("--prompt-tokens", type=int, default=128, help="length of the prompt (default: 128)")

@@ -5,13 +5,14 @@ import json
 import sys
 from dataclasses import asdict
 
-from backend.commands.options import add_data_option
+from backend.commands import serve
+from backend.effective import effective
 
 HELP = "show what this machine has: device, memory, disk speed, kernels, versions"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_data_option(parser)
+    serve.add_arguments(parser)  # to show what they would be
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -24,8 +25,9 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         print(f"The data folder {args.data} can't be used: {error}. Name another one with --data.", file=sys.stderr)
         return 1
+    options = effective(args, args.arguments, args.config_file)
     if args.json:
-        print(json.dumps(asdict(found)))
+        print(json.dumps(asdict(found) | {"options": options}))
         return 0
     versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
     print(
@@ -37,4 +39,8 @@ def run(args: argparse.Namespace) -> int:
         f"in {found.disk_probed_in}\n"
         f"Versions  {versions}"
     )
+    place = args.config_file.path if args.config_file else ""
+    print(f"Options   {place}{'' if args.config_file and args.config_file.exists else ' (there is no such file)'}")
+    for name, option in options.items():
+        print(f"  {name} = {option['value']}   [{option['source']}]")
     return 0

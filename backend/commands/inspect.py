@@ -5,7 +5,7 @@ import json
 import sys
 from dataclasses import asdict
 
-from backend.commands.options import add_data_option, add_memory_option
+from backend.commands.options import add_config_option, add_data_option, add_memory_option
 
 HELP = "show a model's sizes, whether it fits, and how fast it would run here"
 
@@ -13,6 +13,7 @@ HELP = "show a model's sizes, whether it fits, and how fast it would run here"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="MODEL", help="a folder, a hub id, or default")
     add_memory_option(parser)
+    add_config_option(parser)
     add_data_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from backend.config import Settings, parse_memory
+from backend.config import Settings, parse_duration, parse_memory
 from backend.upstream_settings import UpstreamSettings, checked
 
 
@@ -53,10 +53,25 @@ def port(text: str) -> int:
     return int(text)
 
 
+def add_config_option(parser: argparse.ArgumentParser) -> None:
+    """--config; backend/cli.py reads the file before the other options are parsed."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a pagoda.toml (default: the one of this user)")
+
+
 def upstream(text: str) -> UpstreamSettings:
-    """For argparse: NAME=BASE_URL."""
-    name, _, url = text.partition("=")
+    """For argparse: NAME=BASE_URL, then key_env=, concurrency=, patience= after commas."""
+    first, *more = text.split(",")
+    name, _, url = first.partition("=")
+    given: dict[str, str] = {}
+    for part in more:
+        key, _, value = part.strip().partition("=")
+        given[key] = value
     try:
-        return checked(UpstreamSettings(name.strip(), url.strip()))
+        if unknown := set(given) - {"key_env", "concurrency", "patience"}:
+            raise ValueError(f"An upstream has no {', '.join(sorted(unknown))}, only key_env, concurrency, patience.")
+        if not (count := given.get("concurrency", "4")).isdecimal() or int(count) < 1:
+            raise ValueError(f"{count!r} is no number of replies at a time.")
+        patience = parse_duration(given.get("patience", "any"))
+        return checked(UpstreamSettings(name.strip(), url.strip(), given.get("key_env"), int(count), patience))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error

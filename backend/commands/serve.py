@@ -9,8 +9,8 @@ import socket
 import sys
 import webbrowser
 
-from backend.commands.options import add_model_options, port, upstream
-from backend.config import Settings
+from backend.commands.options import add_config_option, add_model_options, port, upstream
+from backend.config import LOG_LEVELS, Settings
 from backend.errors import CannotStart
 
 HELP = "start Pagoda and its page (this is the default command)"
@@ -34,13 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=upstream,
         action="append",
         default=[],
-        metavar="NAME=BASE_URL",
+        metavar="NAME=BASE_URL[,key_env=VARIABLE][,concurrency=N][,patience=10m]",
         help="another OpenAI-compatible server, whose models appear as NAME/model; its key is read from the "
         "environment variable NAME_API_KEY (repeatable)",
     )
     parser.add_argument("--no-open", action="store_true", help="do not open a browser")
-    levels = ("debug", "info", "warning", "error")
-    parser.add_argument("--log-level", choices=levels, default=default.log_level, help=f"default: {default.log_level}")
+    parser.add_argument(
+        "--log-level", choices=LOG_LEVELS, default=default.log_level, help=f"default: {default.log_level}"
+    )
+    parser.add_argument("--log-prompts", action="store_true", help="write what models are given to read into the log")
+    add_config_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
         data_dir=args.data,
         open_browser=not args.no_open,
         log_level=args.log_level,
-        upstreams=tuple(args.upstream),
+        log_prompts=args.log_prompts,
+        upstreams=tuple({one.name: one for one in args.upstream}.values()),  # a flag over the file
     )
     # The server takes these over while it runs and raises the signal again when it has ended: that is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -108,7 +112,9 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     from backend.guard import is_loopback
     from ui import page
 
-    logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # the log has a line of its own for each reply
+    logging.getLogger("pagoda.prompts").setLevel(logging.INFO if settings.log_prompts else logging.WARNING)
     token = None if is_loopback(settings.host) else kept_token(settings.data_dir)
     pagoda = build(settings, token, page.install)
     line = ProgressLine(sys.stderr)

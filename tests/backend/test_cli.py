@@ -37,7 +37,7 @@ def test_help_is_there_without_loading_anything_heavy(capsys):
         main(["--help"])
     assert end.value.code == 0 and "serve" in capsys.readouterr().out
     code = (
-        "import sys; from backend.cli import _parser; _parser(); "
+        "import sys; from backend.cli import _parsers; _parsers(); "
         "print([m for m in ('mlx', 'nicegui', 'uvicorn', 'numpy', 'fastapi') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], cwd=_ROOT, text=True).strip() == "[]"
