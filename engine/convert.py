@@ -22,7 +22,7 @@ from mlx.utils import tree_flatten
 from engine.checkpoint import Checkpoint, Extent, open_checkpoint, read_header
 from engine.errors import CheckpointError
 from engine.loader import build
-from engine.provenance import SPELLED, Origin, Provenance
+from engine.provenance import SPELLED, InPlace, Origin, Provenance, Scaled
 from engine.safetensors_writer import SafetensorsWriter, sync_folder, write_durably
 
 SHARD_BYTES = 2 << 30  # a kill loses at most one shard's work
@@ -39,7 +39,7 @@ class _Tensor:
 
     name: str
     value: mx.array
-    origin: Origin | None
+    origin: InPlace | None
     parts: list[mx.array] | None
 
     @property
@@ -96,7 +96,11 @@ def _tensors(checkpoint: Checkpoint) -> tuple[list[_Tensor], dict[str, Any]]:
     provenance = Provenance()
     model, config = build(checkpoint, provenance)
     flat = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
-    return [_Tensor(n, value, provenance.of(value), provenance.parts_of(value)) for n, value in flat], config
+    return [_Tensor(n, value, _in_place(provenance.of(value)), provenance.parts_of(value)) for n, value in flat], config
+
+
+def _in_place(origin: Origin | None) -> InPlace | None:
+    return None if isinstance(origin, Scaled) else origin
 
 
 def _shards(tensors: list[_Tensor]) -> deque[list[_Tensor]]:
@@ -164,7 +168,7 @@ def _write(file: Path, shard: list[_Tensor], report: Callable[[int], None]) -> N
     sync_folder(file.parent)
 
 
-def _copied(origin: Origin) -> Iterator[bytes]:
+def _copied(origin: InPlace) -> Iterator[bytes]:
     extents = [origin] if isinstance(origin, Extent) else (origin.rows(row) for row in range(origin.shape[0]))
     file, handle = None, None
     try:

@@ -6,10 +6,12 @@ operation (a transposition, a dequantisation) makes an array whose bytes exist n
 """
 
 import threading
+from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import prod
+from itertools import accumulate
+from math import frexp, prod
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,8 @@ class Rows:
     Like an Extent it has a name, a dtype, a shape and `rows`.
     """
 
-    names: tuple[str, str, str]
-    """The tensors' names: the first, then what stands before and after the row's number (both empty if no number)."""
+    name_of: Callable[[int], str]
+    """The name of the tensor that a row is of."""
     files: tuple[Path, ...]
     file_of: np.ndarray
     offsets: np.ndarray
@@ -56,13 +58,40 @@ class Rows:
 
     def rows(self, row: int) -> Extent:
         """The bytes of `self[row]` along the first axis."""
-        first, before, after = self.names
-        name = f"{before}{row}{after}" if before or after else first
         file = self.files[self.file_of[row]]
-        return Extent(name, file, int(self.offsets[row]), self.row_bytes, self.dtype, self.row_shape)
+        return Extent(self.name_of(row), file, int(self.offsets[row]), self.row_bytes, self.dtype, self.row_shape)
 
 
-Origin = Extent | Rows
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Numbers that lie at `of`, to be multiplied by `factor` after reading; exact, see `_times`."""
+
+    of: Extent | Rows
+    factor: float
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self.of.files
+
+    @property
+    def dtype(self) -> str:
+        return self.of.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.of.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.of.nbytes
+
+    def rows(self, row: int) -> Extent:
+        """The bytes of a row before they are multiplied."""
+        return self.of.rows(row)
+
+
+InPlace = Extent | Rows
+Origin = InPlace | Scaled
 
 
 class Provenance:
@@ -107,7 +136,8 @@ class Provenance:
             result = original(first, *args, **kwargs)
             origins = self._origins(first)
             if origins is not None:
-                self._record(result, rule(origins, *args, **kwargs))
+                if rule in (_stack, _same) or not _any_scaled(origins):
+                    self._record(result, rule(origins, *args, **kwargs))
             elif rule is _stack and not args and not kwargs:
                 self._parts[id(result)] = list(first)
                 self._stacks.append(result)
@@ -133,17 +163,21 @@ class Provenance:
 _one_at_a_time = threading.Lock()  # what is watched belongs to the whole process
 
 
-def _apart(origin: Origin) -> Rows:
+def _any_scaled(origins: Origin | list[Origin]) -> bool:
+    return any(isinstance(one, Scaled) for one in (origins if isinstance(origins, list) else [origins]))
+
+
+def _apart(origin: InPlace) -> Rows:
     """Any array of two axes or more as rows."""
     if isinstance(origin, Rows):
         return origin
     step = origin.nbytes // max(origin.shape[0], 1)
     offsets = origin.offset + step * np.arange(origin.shape[0], dtype=np.int64)
     file_of = np.zeros(origin.shape[0], np.uint16)
-    return Rows((origin.name, "", ""), (origin.file,), file_of, offsets, origin.dtype, origin.shape[1:])
+    return Rows(lambda _: origin.name, (origin.file,), file_of, offsets, origin.dtype, origin.shape[1:])
 
 
-def _view(origin: Origin, dtype: mx.Dtype) -> Origin | None:
+def _view(origin: InPlace, dtype: mx.Dtype) -> InPlace | None:
     """The same bytes, read as another type."""
     name, last = SPELLED[dtype], (origin.shape[-1:] or (1,))[0]
     width = last * ITEM_BYTES[origin.dtype]
@@ -155,15 +189,23 @@ def _view(origin: Origin, dtype: mx.Dtype) -> Origin | None:
     return replace(origin, dtype=name, row_shape=(*origin.row_shape[:-1], last)) if origin.row_shape else None
 
 
-def _astype(origin: Origin, dtype: mx.Dtype, *_: Any, **__: Any) -> Origin | None:
+def _astype(origin: InPlace, dtype: mx.Dtype, *_: Any, **__: Any) -> InPlace | None:
     return origin if MLX_DTYPE[origin.dtype] == dtype else None
+
+
+def _times(origin: InPlace, factor: Any) -> Origin | None:
+    """By a number: as MLX rounds it in float32, or by a power of two in 16 bits."""
+    if type(factor) not in (int, float) or not factor:
+        return None
+    exact = origin.dtype == "F32" or (origin.dtype in ("BF16", "F16") and abs(frexp(factor)[0]) == 0.5)
+    return Scaled(origin, float(factor)) if exact else None
 
 
 def _same(origin: Origin, *_: Any, **__: Any) -> Origin:
     return origin
 
 
-def _reshape(origin: Origin, *shape: Any, **_: Any) -> Origin | None:
+def _reshape(origin: InPlace, *shape: Any, **_: Any) -> InPlace | None:
     wanted = list(shape[0]) if len(shape) == 1 and isinstance(shape[0], list | tuple) else list(shape)
     if -1 in wanted:
         others = -prod(wanted)
@@ -173,18 +215,21 @@ def _reshape(origin: Origin, *shape: Any, **_: Any) -> Origin | None:
     return replace(origin, row_shape=tuple(wanted[1:])) if wanted[0] == origin.shape[0] else None
 
 
-def _flatten(origin: Origin, start_axis: int = 0, end_axis: int = -1, **_: Any) -> Origin | None:
+def _flatten(origin: InPlace, start_axis: int = 0, end_axis: int = -1, **_: Any) -> InPlace | None:
     axes = len(origin.shape)
     start, end = start_axis % axes, end_axis % axes
     return _reshape(origin, *origin.shape[:start], prod(origin.shape[start : end + 1]), *origin.shape[end + 1 :])
 
 
-def _cut(origin: Origin, axis: int, lo: int, hi: int) -> Origin | None:
+def _cut(origin: InPlace, axis: int, lo: int, hi: int) -> InPlace | None:
     """origin[lo:hi] along its first or second axis."""
     if axis == 0:
         if isinstance(origin, Rows):
             return replace(
-                origin, names=(origin.names[0], "", ""), file_of=origin.file_of[lo:hi], offsets=origin.offsets[lo:hi]
+                origin,
+                name_of=lambda row: origin.name_of(lo + row),
+                file_of=origin.file_of[lo:hi],
+                offsets=origin.offsets[lo:hi],
             )
         step = origin.nbytes // origin.shape[0]
         return replace(
@@ -197,15 +242,19 @@ def _cut(origin: Origin, axis: int, lo: int, hi: int) -> Origin | None:
     return replace(rows, offsets=rows.offsets + lo * step, row_shape=(hi - lo, *rows.row_shape[1:]))
 
 
-def _take(origin: Origin, key: Any) -> Origin | None:
-    """Slices of the first two axes, or one row."""
+def _take(origin: InPlace, key: Any) -> InPlace | None:
+    """Slices of the first two axes, one row, or one column of numbers."""
     if isinstance(key, int) and origin.shape:
         return origin.rows(key % origin.shape[0])
     keys = list(key) if isinstance(key, tuple) else [key]
     if Ellipsis in keys:
         at = keys.index(Ellipsis)
         keys[at : at + 1] = [slice(None)] * (len(origin.shape) - len(keys) + 1)
-    out: Origin | None = origin
+    if len(origin.shape) == 2 and len(keys) == 2 and keys[0] == slice(None) and type(keys[1]) is int:
+        column = keys[1] % origin.shape[1]
+        cut = _cut(origin, 1, column, column + 1)
+        return replace(cut, row_shape=()) if isinstance(cut, Rows) else None
+    out: InPlace | None = origin
     for axis, one in enumerate(keys):
         if not isinstance(one, slice) or out is None:
             return None
@@ -217,7 +266,7 @@ def _take(origin: Origin, key: Any) -> Origin | None:
     return out
 
 
-def _split(origin: Origin, where: int | Sequence[int], axis: int = 0, **_: Any) -> list[Origin | None]:
+def _split(origin: InPlace, where: int | Sequence[int], axis: int = 0, **_: Any) -> list[InPlace | None]:
     axis %= len(origin.shape)
     size = origin.shape[axis]
     bounds = [size * i // where for i in range(1, where)] if isinstance(where, int) else list(where)
@@ -227,6 +276,11 @@ def _split(origin: Origin, where: int | Sequence[int], axis: int = 0, **_: Any) 
 def _stack(origins: list[Origin], axis: int = 0, **_: Any) -> Origin | None:
     """One array of many: each becomes a row, where it lies in one piece."""
     first = origins[0]
+    if isinstance(first, Scaled):
+        if not all(isinstance(one, Scaled) and one.factor == first.factor for one in origins):
+            return None
+        stacked = _stack([one.of for one in origins if isinstance(one, Scaled)], axis)
+        return Scaled(stacked, first.factor) if isinstance(stacked, Rows) else None
     if axis != 0 or not all(
         isinstance(one, Extent) and one.dtype == first.dtype and one.shape == first.shape for one in origins
     ):
@@ -237,10 +291,8 @@ def _stack(origins: list[Origin], axis: int = 0, **_: Any) -> Origin | None:
 def _joined(extents: list[Extent], row_shape: tuple[int, ...]) -> Rows:
     files = tuple(dict.fromkeys(one.file for one in extents))
     number = {file: i for i, file in enumerate(files)}
-    names = [one.name for one in extents]
-    before, after = _around_number(names)
     return Rows(
-        (names[0], before, after),
+        _naming([one.name for one in extents]),
         files,
         np.array([number[one.file] for one in extents], np.uint16),
         np.array([one.offset for one in extents], np.int64),
@@ -249,17 +301,17 @@ def _joined(extents: list[Extent], row_shape: tuple[int, ...]) -> Rows:
     )
 
 
-def _around_number(names: list[str]) -> tuple[str, str]:
-    """What stands before and after the row's number in names like experts.7.weight; nothing in others."""
+def _naming(names: list[str]) -> Callable[[int], str]:
+    """The names by their numbers, in few bytes where they are like experts.7.weight."""
     for at, part in enumerate(first := names[0].split(".")):
         if part == "0":
             before, after = "".join(f"{p}." for p in first[:at]), "".join(f".{p}" for p in first[at + 1 :])
-            if len(names) > 1 and all(name == f"{before}{row}{after}" for row, name in enumerate(names)):
-                return before, after
-    return "", ""
+            if all(name == f"{before}{row}{after}" for row, name in enumerate(names)):
+                return lambda row: f"{before}{row}{after}"
+    return names.__getitem__
 
 
-def _concatenate(origins: list[Origin], axis: int = 0, **_: Any) -> Origin | None:
+def _concatenate(origins: list[InPlace], axis: int = 0, **_: Any) -> InPlace | None:
     """Rows after rows, as of a tensor that was cut in several."""
     first = origins[0]
     if axis != 0 or not first.shape:
@@ -267,11 +319,12 @@ def _concatenate(origins: list[Origin], axis: int = 0, **_: Any) -> Origin | Non
     if any(one.dtype != first.dtype or one.shape[1:] != first.shape[1:] for one in origins):
         return None
     parts = [_apart(one) for one in origins]
+    starts = [0, *accumulate(part.shape[0] for part in parts[:-1])]
     files = tuple(dict.fromkeys(file for part in parts for file in part.files))
     file_of = [np.array([files.index(file) for file in part.files], np.uint16)[part.file_of] for part in parts]
     return replace(
         parts[0],
-        names=(parts[0].names[0], "", ""),
+        name_of=lambda row: parts[bisect(starts, row) - 1].name_of(row - starts[bisect(starts, row) - 1]),
         files=files,
         file_of=np.concatenate(file_of),
         offsets=np.concatenate([part.offsets for part in parts]),
@@ -293,4 +346,6 @@ _RULES: list[tuple[Any, str, Callable]] = [
     (mx.array, "reshape", _reshape),
     (mx.array, "flatten", _flatten),
     (mx.array, "__getitem__", _take),
+    (mx.array, "__mul__", _times),
+    (mx.array, "__rmul__", _times),
 ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.disk import Disk, Read
 from engine.errors import DiskError
-from engine.provenance import MLX_DTYPE, Origin
+from engine.provenance import MLX_DTYPE, Origin, Scaled
 from engine.residency import Key, Residency
 
 # A disk from which nothing at all came for so long is not slow but gone. The page says "stalled" long before.
@@ -95,9 +95,10 @@ class SlotStore:
             for piece, view, tensor in zip(self.pieces, self._views, self._origins[place], strict=True):
                 row = view[slot : slot + 1]  # of one slot, but an array even where an expert has a single number
                 target = row
-                if piece.dtype != MLX_DTYPE[piece.file_dtype]:
+                factor = tensor.factor if isinstance(tensor, Scaled) else 1.0
+                if piece.dtype != MLX_DTYPE[piece.file_dtype] or factor != 1.0:
                     target = np.empty(row.shape, _STAGING[piece.file_dtype])
-                    conversions.append((row, target, piece.file_dtype))
+                    conversions.append((row, target, piece, factor))
                 what = f"expert {expert}"
                 reads.append(Read(tensor.rows(expert), _bytes(target), what))
             reads_of[place, expert] = slice(first, len(reads))
@@ -113,8 +114,8 @@ class SlotStore:
             for key in missing:
                 self._late.append((self._residency.withhold(key), pending[reads_of[key]]))
             raise
-        for row, staged, dtype in conversions:
-            row[...] = _widen(staged, dtype)
+        for row, staged, piece, factor in conversions:
+            row[...] = _narrow(_widen(staged, piece.file_dtype) * np.float32(factor), piece.dtype)
         self._counters.expert_reads += len(missing)
         self._counters.disk_s += perf_counter() - started
         return admitted
@@ -172,14 +173,19 @@ def _stalled(read: Read) -> DiskError:
 
 
 # bfloat16 has no NumPy dtype: its bits are read as uint16.
-_STAGING = {"BF16": np.uint16, "F16": np.float16}
+_STAGING = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
 
 
 def _widen(staged: np.ndarray, dtype: str) -> np.ndarray:
     """float32 of the same values: exact for both 16-bit formats (bfloat16 is the upper half of a float32)."""
     if dtype == "BF16":
         return (staged.astype(np.uint32) << 16).view(np.float32)
-    return staged.astype(np.float32)
+    return staged.astype(np.float32, copy=False)
+
+
+def _narrow(numbers: np.ndarray, dtype: mx.Dtype) -> np.ndarray:
+    """float32 numbers that `dtype` can hold exactly, as its bits lie in a slot."""
+    return (numbers.view(np.uint32) >> 16).astype(np.uint16) if dtype == mx.bfloat16 else numbers
 
 
 def _writable(array: mx.array) -> np.ndarray:

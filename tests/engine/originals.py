@@ -87,6 +87,49 @@ def interleaved(tensors: Tensors) -> Tensors:
     return out
 
 
+def packed_4_bit(tensors: Tensors) -> Tensors:
+    """Kimi K2's: integers packed into int32, without biases, for each expert."""
+    out = {}
+    for name, value in apart()(tensors).items():
+        if ".experts." not in name:
+            out[name] = value
+        elif name.endswith(".weight"):
+            out[name.replace(".weight", ".weight_packed")] = value.view(mx.int32)
+            out[name.replace(".weight", ".weight_shape")] = mx.array([64, 64], mx.int32)
+        elif name.endswith(".scales"):
+            out[name.replace(".scales", ".weight_scale")] = value.astype(mx.bfloat16)
+    return out
+
+
+def packed_bytes(tensors: Tensors, weight: str, scale: str, names: dict[str, str], where: str) -> Tensors:
+    """fp4 or fp8 numbers as bytes, with one exponent for 32 of them, for each expert."""
+    out = {}
+    for name, value in apart(where=where, names=names)(tensors).items():
+        if ".experts." in name and name.endswith(".weight"):
+            out[name.replace(".weight", weight)] = value.view(mx.uint8)
+        else:
+            out[name.replace(".scales", scale)] = value
+    return out
+
+
+# architecture, how it is published, how its experts are quantised, what its config says of that
+PACKED: dict[str, tuple[Callable[[Tensors], Tensors], str, dict]] = {
+    "kimi_k25": (packed_4_bit, "affine", {"quant_method": "compressed-tensors", "format": "pack-quantized"}),
+    "kimi_k3": (
+        renamed(
+            lambda tensors: packed_bytes(tensors, ".weight_packed", ".weight_scale", _W, where=r"\1experts.{e}."),
+            (r"\.mlp\.experts", ".block_sparse_moe.experts"),
+        ),
+        "mxfp4",
+        {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized"},
+    ),
+    "minimax_m3_vl": (
+        lambda tensors: packed_bytes(tensors, ".weight", ".weight_scale_inv", _W, where=r"\1experts.{e}."),
+        "mxfp8",
+        {"quant_method": "mxfp8"},
+    ),
+}
+
 PAGED_AS_PUBLISHED: dict[str, Callable[[Tensors], Tensors]] = {
     "Klear": apart(),
     "afmoe": apart(),

@@ -9,8 +9,8 @@ import pytest
 from engine import loader
 from engine.checkpoint import Extent, open_checkpoint
 from engine.errors import CheckpointError
-from engine.provenance import Provenance, Rows
-from tests.engine.originals import NEEDS_CONVERSION, PAGED_AS_PUBLISHED, Tensors
+from engine.provenance import Provenance, Rows, Scaled
+from tests.engine.originals import NEEDS_CONVERSION, PACKED, PAGED_AS_PUBLISHED, Tensors
 from tests.engine.test_architectures import assert_paged_equals_stock, without_compilation  # noqa: F401
 from tests.engine.tiny_checkpoints import publish
 
@@ -18,6 +18,15 @@ from tests.engine.tiny_checkpoints import publish
 @pytest.mark.parametrize("architecture", PAGED_AS_PUBLISHED)
 def test_a_published_checkpoint_pages_without_a_copy(architecture, tmp_path):
     assert_paged_equals_stock(publish(tmp_path, architecture, PAGED_AS_PUBLISHED[architecture]))
+
+
+@pytest.mark.parametrize("architecture", PACKED)
+def test_published_packed_experts_page_without_a_copy(architecture, tmp_path):
+    original, mode, quantization = PACKED[architecture]
+    folder = publish(tmp_path, architecture, original, mode, quantization_config=quantization)
+    assert_paged_equals_stock(folder)
+    opened = loader.open_model(folder)
+    assert {piece.file_dtype for piece in opened.experts[0].pieces} <= {"U32", "U8", "BF16"}
 
 
 @pytest.mark.parametrize("architecture", NEEDS_CONVERSION)
@@ -95,6 +104,7 @@ def read(origin, row: int) -> np.ndarray:
         lambda a, b: a.view(mx.uint8)[:, 1:3].view(mx.uint32),
         lambda a, b: mx.stack([a[0], b[0]]).view(mx.uint8).reshape(2, 4, -1),
         lambda a, b: a.astype(mx.float32)[3:4],
+        lambda a, b: a.reshape(-1, 4)[:, 2],
     ],
 )
 def test_what_is_followed_is_what_mlx_makes(made, tmp_path):
@@ -113,7 +123,10 @@ def test_what_is_followed_is_what_mlx_makes(made, tmp_path):
     "made",
     [
         lambda a, b: a.swapaxes(1, 2),
-        lambda a, b: a * 2,
+        lambda a, b: a * b,
+        lambda a, b: a.astype(mx.float16) * 3,
+        lambda a, b: (a * 2)[1:2],
+        lambda a, b: mx.stack([a * 2, b * 4]),
         lambda a, b: a.astype(mx.float16),
         lambda a, b: a[:, ::2],
         lambda a, b: a[..., 1:3],
@@ -130,6 +143,16 @@ def test_what_is_not_on_disk_has_no_origin(made, tmp_path):
     lazy, known = on_disk(tmp_path, {n: mx.ones((6, 8, 4)) for n in ("a", "b")})
     with known.followed():
         assert known.of(made(lazy["a"], lazy["b"])) is None
+
+
+def test_numbers_to_be_multiplied_know_by_what(tmp_path):
+    lazy, known = on_disk(tmp_path, {n: mx.ones((6, 8, 4)) for n in ("a", "b")})
+    with known.followed():
+        array = mx.stack([lazy["a"] * -8, -8 * lazy["b"]])
+    origin = known.of(array)
+    assert isinstance(origin, Scaled)
+    assert origin.factor == -8
+    assert [origin.rows(row).name for row in (0, 1)] == ["a", "b"]
 
 
 def test_mlx_is_left_as_it_was():

@@ -66,9 +66,24 @@ def save(folder: Path, model: nn.Module, config: dict[str, Any], quantization: d
     return folder
 
 
-def publish(folder: Path, architecture: str, original: Callable[[dict], dict]) -> Path:
-    """A tiny model as it would have been published, in two shards: `original` turns mlx-lm's tensors into its own."""
+def publish(
+    folder: Path, architecture: str, original: Callable[[dict], dict], mode: str | None = None, **in_config: Any
+) -> Path:
+    """A tiny model as it would have been published, in two shards: `original` turns mlx-lm's tensors into its own.
+
+    `mode` quantises the experts before; `in_config` says so as the publisher would.
+    """
     model, config = tiny_model(architecture)
+    config |= in_config
+    if mode:
+        bits = 8 if mode == "mxfp8" else 4
+        nn.quantize(
+            model,
+            32,
+            bits,
+            mode=mode,
+            class_predicate=lambda path, m: ".switch_mlp." in path and hasattr(m, "to_quantized"),
+        )
     tensors = original(dict(cast(Any, tree_flatten(model.parameters()))))
     folder.mkdir(parents=True, exist_ok=True)
     names = sorted(tensors)
