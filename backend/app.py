@@ -7,12 +7,13 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from backend import anthropic_api, http_api, openai_api, responses_api
+from backend import anthropic_api, files_api, http_api, openai_api, responses_api
 from backend.bodies import Bodies
 from backend.config import Settings
 from backend.gateway import Gateway
 from backend.guard import Guard
 from backend.journal import Journal
+from backend.local_models import local_models
 from backend.sources import Source
 from backend.upstream import Upstream
 from engine.client import EngineClient
@@ -45,7 +46,7 @@ class Pagoda:
         self.app = FastAPI(title="Pagoda", docs_url=None, redoc_url=None, openapi_url=None, lifespan=self._lifespan)
         http_api.install_errors(self.app)
         self.app.include_router(http_api.routes(self.gateway))
-        for api in (openai_api, anthropic_api, responses_api):
+        for api in (files_api, openai_api, anthropic_api, responses_api):
             self.app.include_router(api.routes(self.gateway))
         self.app.include_router(http_api.unknown_paths())
         if install_page is not None:
@@ -87,4 +88,9 @@ def build(settings: Settings, token: str | None = None, install_page: InstallPag
     else:
         engine = EngineClient(settings.model, settings.data_dir, settings.memory_bytes)
         source = EngineSource(settings.model, engine)
-    return Pagoda(settings.data_dir, [source], engine, settings.host, token, install_page, upstreams)
+    pagoda = Pagoda(settings.data_dir, [source], engine, settings.host, token, install_page, upstreams)
+    if engine is not None:
+        pagoda.gateway.serve_models(
+            lambda: local_models(settings.model, settings.data_dir), lambda name: EngineSource(name, engine)
+        )
+    return pagoda

@@ -32,6 +32,14 @@ class Catalog(Mapping[str, Source]):
         self._sources = {source.name: source for source in sources}
         self._upstreams = {upstream.name: upstream for upstream in upstreams}
 
+    def add(self, source: Source) -> None:
+        """One more that runs here, unless its name is known."""
+        self._sources.setdefault(source.name, source)
+
+    def is_here(self, name: str) -> bool:
+        """Whether it runs here, not behind an upstream."""
+        return name in self._sources
+
     def __getitem__(self, name: str) -> Source:
         if name in self._sources:
             return self._sources[name]

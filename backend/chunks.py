@@ -32,7 +32,9 @@ class Progress:
     """What the source says of its work. Nothing here is made up: a field no event filled stays None.
 
     `stage`: queued | loading | prefill | decode. Queue positions count from 1 (1 = next). Counters are cumulative
-    over the attempt; `elapsed_s` counts from the moment the attempt was accepted.
+    over the attempt; `elapsed_s` counts from the moment the attempt was accepted. `eta_low_s` and `eta_high_s`, from
+    measured rates, count from this event: in prefill to the first token, in decode to the limit a person set.
+    `thinking_s` is how long the model thought before its answer, once that is known.
     """
 
     stage: str
@@ -49,6 +51,9 @@ class Progress:
     expert_hits: int | None = None
     expert_reads: int | None = None
     bytes_read: int | None = None
+    eta_low_s: float | None = None
+    eta_high_s: float | None = None
+    thinking_s: float | None = None
 
 
 @dataclass(frozen=True)

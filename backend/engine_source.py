@@ -1,4 +1,4 @@
-"""The engine's child process as a source of replies."""
+"""The engine's child process as a source of replies: a source for each model, one of them loaded."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -14,18 +14,21 @@ from engine.events import Generate, Loading, RunFailed
 
 
 class EngineSource:
-    """One reply at a time: the engine has one set of expert slots."""
+    """One reply at a time: the engine has one set of expert slots. Replies of other models wait in the same lane;
+    when the turn comes, the engine changes its model."""
 
+    lane = "engine"
     capacity = 1
 
     def __init__(self, name: str, client: EngineClient) -> None:
-        self.name = self.lane = name
+        self.name = name
         self._client = client
 
     def status(self) -> ModelStatus:
+        """How the engine stands, with whatever model it has now."""
         now = self._client.status
         return ModelStatus(
-            name=self.name,
+            name=self._client.model,
             state=now.state,
             detail=now.failure.message if now.failure else None,
             progress=now.loading if now.state == "loading" else None,
@@ -40,6 +43,7 @@ class EngineSource:
             self._client.retry()
 
     async def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
+        self._client.switch(self.name)
         async with aclosing(self._until_ready(abort)) as waiting:
             async for loading in waiting:
                 yield loading

@@ -1,18 +1,30 @@
-"""What one run took: usage and timings, from the source's own events and the gateway's clock. Nothing is estimated."""
+"""What one run took, and how long it may still take: from the source's own events and the gateway's clock alone."""
 
+import re
 import time
 from typing import Any
 
 from backend import chunks
+from backend.pace import Pace, Range, Track, remaining
 from backend.sources import Delta, Ended, Reading, SourceEvent
 from engine.events import Finished, Loading, Progress, Token
 
+_THINKING = re.compile(r"\s*<think(?:ing)?>")
+_THOUGHT = re.compile(r"</think(?:ing)?>")
+
 
 class Meter:
-    """Watches a run from the moment it was accepted."""
+    """Watches a run from the moment it was accepted. `pace` is what earlier replies of the same source measured."""
 
-    def __init__(self) -> None:
-        self._accepted = time.monotonic()
+    def __init__(self, pace: Pace | None = None) -> None:
+        self._pace = pace or Pace()
+        self._prefill, self._decode = Track(), Track()
+        self._prompt_chunk = 0  # prompt tokens in one pass through the layers, once a pass has shown it
+        self._limited = False
+        self._thinking: str | None = ""  # the text so far while it may be thinking; None: it is not, or not any more
+        self._thinking_since = 0.0
+        self._thinking_s: float | None = None
+        self._heard = self._accepted = time.monotonic()
         self._turn: float | None = None
         self._loaded: float | None = None
         self._first_token: float | None = None
@@ -27,12 +39,22 @@ class Meter:
         """Seconds since the run was accepted."""
         return time.monotonic() - self._accepted
 
+    def silence(self) -> float:
+        """Seconds since the source last said anything, or its turn came."""
+        return time.monotonic() - self._heard
+
     def turn_came(self) -> None:
         """The wait in the queue is over."""
         self._turn = self.elapsed()
+        self._heard = time.monotonic()
+
+    def asked(self, max_tokens: int | None) -> None:
+        """What the person set as the limit of the reply, if anything."""
+        self._limited = max_tokens is not None
 
     def see(self, event: SourceEvent) -> None:
         """Take note of the next event of the source."""
+        self._heard = time.monotonic()
         if isinstance(event, Loading):
             self._loading = True
             return
@@ -40,19 +62,51 @@ class Meter:
             self._loaded = self.elapsed()
         match event:
             case Progress():
+                self._mark(event)
                 self._progress = event
                 if event.stage == "prefill":
                     self._prompt_tokens = event.tokens_total
             case Reading():
                 self._prompt_tokens = event.tokens_total
-            case Token() | Delta():
+            case Token(text=text) | Delta(text=text):
                 self._tokens += 1
+                self._think(text)
                 if self._first_token is None:
                     self._first_token = self.elapsed()
             case Ended():
                 self._ended = event
             case Finished():
                 self._finished = event
+
+    def _mark(self, event: Progress) -> None:
+        within = event.layer / event.layers if event.layers else 0.0
+        if event.stage == "decode":
+            self._decode.mark(self.elapsed(), event.tokens_done + within)
+        elif event.stage == "prefill":
+            before = self._progress.tokens_done if self._progress is not None else event.tokens_done
+            self._prompt_chunk = max(self._prompt_chunk, event.tokens_done - before)
+            rest = min(self._prompt_chunk, event.tokens_total - event.tokens_done)
+            self._prefill.mark(self.elapsed(), event.tokens_done + within * rest)
+
+    def _think(self, text: str) -> None:
+        if self._thinking is None or not text:
+            return
+        if not self._thinking:
+            self._thinking_since = self.elapsed()
+        self._thinking += text
+        if not _THINKING.match(self._thinking):
+            if len(self._thinking.lstrip()) >= len("<thinking>"):
+                self._thinking = None
+        elif _THOUGHT.search(self._thinking):
+            self._thinking, self._thinking_s = None, self.elapsed() - self._thinking_since
+
+    def _eta(self, event: Progress) -> Range | None:
+        """Until the first token in prefill; in decode until the limit, where the person set one."""
+        if event.stage == "prefill":
+            return remaining(event.tokens_total - self._prefill.units, self._prefill.rates(), self._pace.prefill)
+        if event.stage == "decode" and self._limited:
+            return remaining(event.tokens_total - self._decode.units, self._decode.rates(), self._pace.decode)
+        return None
 
     def progress(self, event: Loading | Progress | Reading) -> chunks.Progress:
         """A source's progress in the shape of a chunk."""
@@ -68,6 +122,7 @@ class Meter:
         if isinstance(event, Reading):
             done, total = event.tokens_done, event.tokens_total
             return chunks.Progress("prefill", self._rounded_elapsed(), tokens_done=done, tokens_total=total)
+        eta = self._eta(event)
         return chunks.Progress(
             stage=event.stage,
             elapsed_s=self._rounded_elapsed(),
@@ -78,6 +133,9 @@ class Meter:
             expert_hits=event.expert_hits,
             expert_reads=event.expert_reads,
             bytes_read=event.bytes_read,
+            eta_low_s=_short(eta.low) if eta else None,
+            eta_high_s=_short(eta.high) if eta else None,
+            thinking_s=_short(self._thinking_s) if self._thinking_s is not None else None,
         )
 
     def queued(self, position: int) -> chunks.Progress:
@@ -104,6 +162,7 @@ class Meter:
         """Seconds and counters, only those that are known. `ttft_s` counts from acceptance, `engine_ttft_s` from the
         start of the engine's run."""
         known: dict[str, Any] = {"ttft_s": self._first_token, "queued_s": self._turn, "total_s": self.elapsed()}
+        known |= {"thinking_s": self._thinking_s, "prefill_tokens_per_s": self._prefill.rate()}
         if self._loading and self._turn is not None:
             known["loading_s"] = (self._loaded if self._loaded is not None else self.elapsed()) - self._turn
         elif self._turn is not None:
@@ -130,3 +189,7 @@ class Meter:
 
     def _rounded_elapsed(self) -> float:
         return round(self.elapsed(), 3)
+
+
+def _short(seconds: float) -> float:
+    return round(seconds, 1)

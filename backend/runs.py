@@ -12,6 +12,7 @@ from backend.abort import AbortController
 from backend.chunks import Payload, StateChange, Text
 from backend.errors import GatewayError
 from backend.meter import Meter
+from backend.pace import Pace
 from backend.queue import Queue
 from backend.sources import Delta, Ended, Reading, Source, SourceEvent, SourceInterrupted
 from backend.states import Reason, State
@@ -38,6 +39,7 @@ class Run:
         request: Callable[[], Generate],
         deliver: Callable[[Payload], bool],
         share: str | None = None,
+        pace: Pace | None = None,
         id: str = "",
     ) -> None:
         self._id = id or key
@@ -45,7 +47,8 @@ class Run:
         self._request = request
         self._deliver = deliver
         self._abort = AbortController()
-        self._meter = Meter()
+        self._pace = pace
+        self._meter = Meter(pace)
         self._throttle = Throttle(self._send)
         self._streaming = self._ended = self._started = False
         self._grace: asyncio.TimerHandle | None = None
@@ -61,6 +64,10 @@ class Run:
         )
         self._abort.signal.on_abort(self._on_abort)
         return asyncio.get_running_loop().create_task(self._go())
+
+    def silence(self) -> float | None:
+        """Seconds since its source last said anything; None while it waits for its turn."""
+        return self._meter.silence() if self._started else None
 
     def stop(self) -> None:
         """The person's Stop. Text that is there stays."""
@@ -84,7 +91,10 @@ class Run:
         self._throttle.flush()
         self._ended = True
         log.info("%s %s: %s", self._id, self._source.name, _in_short(state, reason, self._meter))
-        self._deliver(StateChange(state, reason, detail, self._meter.usage(), self._meter.timings(), kind, param))
+        timings = self._meter.timings()
+        if self._pace is not None:
+            self._pace.learn(timings)
+        self._deliver(StateChange(state, reason, detail, self._meter.usage(), timings, kind, param))
 
     def _on_abort(self) -> None:
         if not self._started:
@@ -122,6 +132,7 @@ class Run:
 
     async def _consume(self) -> None:
         request = self._request()
+        self._meter.asked(request.sampling.max_tokens)
         prompts.info("%s %s reads: %s", self._id, self._source.name, request.messages)
         async with aclosing(self._source.run(request, self._abort.signal)) as events:
             async for event in events:

@@ -46,6 +46,7 @@ class EngineClient:
         self._runs: dict[str, asyncio.Queue[RunEvent | EngineDied]] = {}
         self._supervision: asyncio.Task | None = None
         self._again = asyncio.Event()
+        self._asked = 0  # loads asked for and not answered yet
 
     @property
     def pid(self) -> int | None:
@@ -74,6 +75,13 @@ class EngineClient:
     def retry(self) -> None:
         """After a failed load: try again."""
         if self.status.state == "failed":
+            self._set(EngineStatus("loading"))
+            self._again.set()
+
+    def switch(self, model: str) -> None:
+        """Have another model in the child from now on; the old one is let go. Harmless for the one that is there."""
+        if model != self.model:
+            self.model = model
             self._set(EngineStatus("loading"))
             self._again.set()
 
@@ -154,7 +162,9 @@ class EngineClient:
         deaths = 0
         while True:
             child, reader = await self._spawn()
-            self._send(events.Load(self.model, str(self.data_dir), self.memory_bytes))
+            self._again.clear()
+            self._asked = 0
+            self._load()
             listening = asyncio.create_task(self._listen(reader))
             try:
                 await self._until_dead(listening)
@@ -180,7 +190,11 @@ class EngineClient:
             again.cancel()
             if self._again.is_set():
                 self._again.clear()
-                self._send(events.Load(self.model, str(self.data_dir), self.memory_bytes))
+                self._load()
+
+    def _load(self) -> None:
+        self._asked += 1
+        self._send(events.Load(self.model, str(self.data_dir), self.memory_bytes))
 
     async def _spawn(self) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
         read_fd, write_fd = os.pipe()
@@ -215,6 +229,10 @@ class EngineClient:
             self._receive(events.decode_event(line))
 
     def _receive(self, event: events.Event) -> None:
+        if isinstance(event, events.Loaded | events.LoadFailed):
+            self._asked -= 1
+            if self._asked > 0:
+                return  # of a model that was switched away from while it was loading
         if isinstance(event, events.Loading):
             self._set(EngineStatus("loading", loading=event))
         elif isinstance(event, events.Loaded):

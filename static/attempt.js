@@ -18,7 +18,7 @@ export function agreeOnTime(serverSeconds) {
 }
 
 export function newAttempt(raw) {
-  const attempt = { id: raw.id, text: "", length: 0, lastSeq: -1, state: "sending", startedAt: 0 };
+  const attempt = { id: raw.id, text: "", length: 0, lastSeq: -1, state: "sending", startedAt: 0, heardAt: 0 };
   return Object.assign(attempt, takeSnapshot(attempt, raw));
 }
 
@@ -39,8 +39,15 @@ function takeSnapshot(attempt, raw) {
     usage: raw.usage ?? null,
     timings: raw.timings ?? null,
     progress: raw.progress ?? null,
+    model: raw.model ?? null,
     startedAt: raw.created_at * 1000 - serverAhead,
+    heardAt: performance.now(),
   };
+}
+
+/** @param {number} seconds since the source of this attempt last said anything, as the server knows it */
+export function heardBefore(attempt, seconds) {
+  attempt.heardAt = performance.now() - seconds * 1000;
 }
 
 /**
@@ -58,11 +65,10 @@ export function applyDelta(attempt, delta) {
     attempt.length += codePoints(fresh);
     if (attempt.state === "sending") attempt.state = "streaming";
   }
-  if (delta.progress) {
-    attempt.progress = delta.progress;
-  }
+  if (delta.progress) attempt.progress = delta.progress;
   if (delta.state) Object.assign(attempt, delta.state);
   attempt.lastSeq = delta.last;
+  attempt.heardAt = performance.now();
   return "applied";
 }
 

@@ -1,46 +1,62 @@
 /**
- * Where a message is written. Enter sends, Shift+Enter breaks the line, and Enter that only confirms a word of an
- * input method never sends. The draft is kept at every keystroke.
+ * Where a message is written. Enter sends, Shift+Enter breaks the line (or as the person set it), and Enter that only
+ * confirms a word of an input method never sends. The draft is kept at every keystroke. Text files can be dropped.
  */
 import * as api from "pagoda/api.js";
 import { openAttempts } from "pagoda/conversation.js";
 import { draftOf, keepDraft } from "pagoda/drafts.js";
+import { readTexts, withFiles } from "pagoda/files.js";
 import { PgIcon } from "pagoda/icons.js";
+import { hint, PgKeys, sends } from "pagoda/keys.js";
 import { send } from "pagoda/outbox.js";
 import { happenings, onScreen, session } from "pagoda/session.js";
-import { number, t } from "pagoda/words.js";
+import { bytes, number, t } from "pagoda/words.js";
 
 const IME_PROCESSING = 229; // the keyCode Safari reports for an Enter that ends a composition, after isComposing is false
 
 export default {
-  components: { PgIcon },
+  components: { PgIcon, PgKeys },
   props: { limit: Number },
   template: `
-    <form class="pg-composer" @submit.prevent="submit">
+    <form class="pg-composer" :class="{dropping}" @submit.prevent="submit" @dragover.prevent="dropping = true"
+          @dragleave="dropping = false" @drop.prevent="take($event.dataTransfer.files)">
+      <ul v-if="files.length" class="pg-files" :aria-label="t('files.label')">
+        <li v-for="(file, index) in files">
+          <span dir="auto">{{ file.name }}</span> <small>{{ bytes(file.size) }}</small>
+          <button type="button" class="pg-tool" :aria-label="t('files.remove', {name: file.name})" @click="files.splice(index, 1)"><pg-icon name="close" /></button>
+        </li>
+      </ul>
       <div class="pg-field">
         <textarea ref="field" v-model="text" rows="1" dir="auto" enterkeyhint="send" autocomplete="off"
                   :placeholder="t('composer.placeholder')" :aria-label="t('composer.label')"
-                  :aria-invalid="tooLong" aria-describedby="pg-composer-hint" @keydown.enter="enter" @input="typed"></textarea>
-        <button v-if="running && !text.trim()" type="button" class="pg-send stop" :aria-label="t('action.stop')"
+                  :aria-invalid="tooLong" aria-describedby="pg-composer-hint" @keydown.enter="enter" @input="typed"
+                  @paste="pasted"></textarea>
+        <button v-if="running && whole === ''" type="button" class="pg-send stop" :aria-label="t('action.stop')"
                 :title="t('action.stop')" :disabled="stopping === running.id" @click="stop"><pg-icon name="stop" /></button>
         <button v-else type="submit" class="pg-send" :aria-label="t('action.send')" :title="t('action.send')"
                 :disabled="!sendable"><pg-icon name="send" /></button>
       </div>
-      <p id="pg-composer-hint" class="pg-hint" :class="{warn: tooLong}">
-        {{ tooLong ? t('composer.too_long', {count: number(text.length), limit: number(limit)}) : t('composer.hint') }}
-      </p>
+      <div class="pg-hint" :class="{warn: tooLong || refused}">
+        <span id="pg-composer-hint">
+          {{ refused ?? (tooLong ? t('composer.too_long', {count: number(whole.length), limit: number(limit)}) : hint()) }}
+        </span>
+        <pg-keys />
+      </div>
     </form>`,
-  data: () => ({ text: "", stopping: null }),
+  data: () => ({ text: "", stopping: null, files: [], refused: null, dropping: false }),
   computed: {
     conversation: () => onScreen.value,
     running() {
       return openAttempts(this.conversation)[0] ?? null;
     },
+    whole() {
+      return withFiles(this.text.trim(), this.files);
+    },
     tooLong() {
-      return this.text.length > this.limit;
+      return this.whole.length > this.limit;
     },
     sendable() {
-      return this.text.trim() !== "" && !this.tooLong && !this.conversation.missing;
+      return this.whole !== "" && !this.tooLong && !this.conversation.missing;
     },
   },
   mounted() {
@@ -53,16 +69,19 @@ export default {
   methods: {
     t,
     number,
+    bytes,
+    hint,
     /** @param {KeyboardEvent} event */
     enter(event) {
-      if (event.isComposing || event.keyCode === IME_PROCESSING || event.shiftKey || event.altKey) return;
+      if (event.isComposing || event.keyCode === IME_PROCESSING || !sends(event)) return;
       event.preventDefault();
       this.submit();
     },
     submit() {
       if (!this.sendable) return;
-      const text = this.text.trim();
+      const text = this.whole;
       this.text = "";
+      this.files = [];
       this.typed();
       send(this.conversation, text);
     },
@@ -75,12 +94,27 @@ export default {
       }
       this.stopping = null;
     },
+    async take(files) {
+      this.dropping = false;
+      const { attached, refused } = await readTexts(files, this.limit);
+      this.files.push(...attached);
+      this.refused = refused;
+      this.$refs.field.focus();
+    },
+    pasted(event) {
+      if (!event.clipboardData.files.length) return; // words go into the field by themselves
+      event.preventDefault();
+      this.take(event.clipboardData.files);
+    },
     typed() {
+      this.refused = null;
       keepDraft(this.conversation.id, this.text);
       this.$nextTick(this.fit);
     },
     takeDraft() {
       this.text = draftOf(this.conversation.id);
+      if (this.conversation !== this.filesOf) this.files = []; // a new chat that got its id is the same one
+      this.filesOf = this.conversation;
       this.$nextTick(this.fit);
     },
     /** @param {string | null} text null: only put the cursor here */

@@ -11,9 +11,13 @@ const kept = new Map();
 /** @param {string | null} id null for a chat that has no id yet */
 export function conversationFor(id) {
   const known = id !== null && kept.get(id);
-  const conversation = known || reactive({ id, title: null, model: null, messages: [], loaded: id === null, missing: false });
+  const conversation = known || reactive(blank(id));
   if (id !== null) keep(conversation);
   return conversation;
+}
+
+function blank(id) {
+  return { id, title: null, model: null, system: null, sampling: {}, messages: [], earlier: [], loaded: id === null, missing: false };
 }
 
 /** Put a conversation under its id, as the most recent one. */
@@ -32,21 +36,40 @@ export function unsentMessage(requestId, text, error = null) {
   return { key: requestId, id: null, request_id: requestId, role: "user", text, attempts: [], error };
 }
 
-/** Take over a whole conversation; messages that were typed here and are not known there stay at the end. */
+/**
+ * Take over a conversation. The snapshot has its newest messages, and the ids of those `earlier`: of these, what is
+ * here already stays. Messages that were typed here and are not known there stay at the end.
+ */
 export function absorb(conversation, snapshot) {
   conversation.title = snapshot.title;
   conversation.model = snapshot.model;
+  conversation.system = snapshot.system ?? null;
+  conversation.sampling = snapshot.sampling ?? {};
   conversation.loaded = true;
   conversation.missing = false;
   const merged = snapshot.messages.map((raw) => refreshMessage(find(conversation, raw), raw));
   const unsent = conversation.messages.filter((message) => message.id === null && !merged.includes(message));
-  conversation.messages = [...merged, ...unsent];
+  const earlier = snapshot.earlier ?? [];
+  const here = new Map(conversation.messages.map((message) => [message.id, message]));
+  let first = earlier.length; // of the earlier messages that are here without a gap
+  while (first > 0 && here.has(earlier[first - 1])) first -= 1;
+  conversation.earlier = earlier.slice(0, first);
+  conversation.messages = [...earlier.slice(first).map((id) => here.get(id)), ...merged, ...unsent];
+}
+
+/** Put messages before the first one, as the person scrolls up to them. */
+export function absorbEarlier(conversation, messages, ids) {
+  const here = new Set(conversation.messages.map((message) => message.id));
+  const fresh = messages.filter((raw) => !here.has(raw.id)).map((raw) => refreshMessage(undefined, raw));
+  conversation.messages = [...fresh, ...conversation.messages];
+  conversation.earlier = ids;
 }
 
 /** Take over some messages: new ones go to the end, before what is still unsent. */
 export function absorbMessages(conversation, messages) {
   for (const raw of messages) {
     const known = find(conversation, raw);
+    if (!known && conversation.earlier.includes(raw.id)) continue; // it comes when the person scrolls up to it
     const message = refreshMessage(known, raw);
     if (known) continue;
     const firstUnsent = conversation.messages.findIndex((other) => other.id === null);
@@ -69,6 +92,7 @@ function refreshMessage(known, raw) {
     refreshAttempt(attempt, rawAttempt);
     return attempt;
   });
+  message.versions = raw.versions ?? [];
   message.current_attempt = raw.current_attempt ?? null;
   message.selected_attempt = raw.selected_attempt ?? raw.current_attempt ?? null;
   return message;
@@ -79,8 +103,10 @@ function refreshMessage(known, raw) {
  * @returns {"applied" | "stale" | "gap"}
  */
 export function applyToConversation(conversation, delta) {
+  if (conversation.earlier.includes(delta.message_id)) return "stale";
   const message = conversation.messages.find((other) => other.id === delta.message_id);
-  const attempt = message?.attempts.find((other) => other.id === delta.attempt_id);
+  if (!message) return "stale"; // of a branch that is not on screen: messages always come before their deltas
+  const attempt = message.attempts.find((other) => other.id === delta.attempt_id);
   return attempt ? applyDelta(attempt, delta) : "gap";
 }
 

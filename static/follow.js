@@ -12,6 +12,7 @@ export class Follower {
    */
   constructor(scroller, content, report) {
     this.scroller = scroller;
+    this.content = content;
     this.report = report;
     this.following = true;
     this.lastTop = 0;
@@ -44,16 +45,30 @@ export class Follower {
     this.report(true);
   }
 
-  /** Stand where the person stood: a number of pixels from the top, or null for the newest line. */
-  restore(position) {
-    if (position === null) return this.toNewest();
+  /**
+   * Stand where the person stood; null is the newest line.
+   * @param {import("pagoda/places.js").Place | null} place
+   * @returns {boolean} false when the message of that place is not here (yet)
+   */
+  restore(place) {
+    if (place === null) {
+      this.toNewest();
+      return true;
+    }
+    const message = [...this.content.children].find((child) => child.dataset.message === place.message);
+    if (!message) return false;
     this.following = false;
-    this.scroller.scrollTop = position;
+    this.scroller.scrollTop = message.offsetTop + place.offset;
     this.noticeScroll();
+    return true;
   }
 
-  position() {
-    return this.following ? null : this.scroller.scrollTop;
+  /** @returns {import("pagoda/places.js").Place | null} */
+  place() {
+    if (this.following) return null;
+    const top = this.scroller.scrollTop;
+    const message = [...this.content.children].find((child) => child.dataset.message && child.offsetTop + child.offsetHeight > top);
+    return message ? { message: message.dataset.message, offset: top - message.offsetTop } : null;
   }
 
   stop() {

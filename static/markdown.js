@@ -5,11 +5,14 @@
 import createDOMPurify from "pagoda/vendor/dompurify/purify.es.mjs";
 import highlighter from "pagoda/vendor/highlightjs/highlight.min.js";
 import MarkdownIt from "pagoda/vendor/markdown-it/markdown-it.esm.min.mjs";
-import { t } from "pagoda/words.js";
+import { extras } from "pagoda/extras.js";
+import { mathSyntax } from "pagoda/math.js";
+import { language, t } from "pagoda/words.js";
 
 const HIGHLIGHT_LIMIT = 20_000; // characters; beyond it colouring a block costs more than a frame
 
 const markdown = new MarkdownIt({ html: false, linkify: true, breaks: true, highlight });
+markdown.use(mathSyntax).use(extras);
 markdown.linkify.set({ fuzzyLink: false, fuzzyEmail: false }); // "stdio.h" and "main.py" are not links
 markdown.validateLink = (url) => /^(https?:|mailto:)/i.test(url.trim());
 markdown.renderer.rules.fence = (tokens, index) => codeBlock(tokens[index].content, tokens[index].info.trim().split(/\s+/)[0]);
@@ -54,20 +57,39 @@ const ALLOWED = {
   ALLOW_DATA_ATTR: false,
 };
 
+const KEPT = 400; // blocks and replies kept as HTML: going back to a conversation parses nothing again
+const cleaned = new Map();
+const parsed = new Map();
+
+function keep(map, key, make) {
+  if (!map.has(key)) {
+    if (map.size >= KEPT) map.delete(map.keys().next().value);
+    map.set(key, make());
+  }
+  return map.get(key);
+}
+
+/** What may go into the page of a block that `renderBlocks` made. */
+export const clean = (html) => keep(cleaned, html, () => purifier.sanitize(html, ALLOWED));
+
+/** The blocks of a text that will not grow any more. */
+export const renderFinished = (source) => keep(parsed, language.code + source, () => renderBlocks(source));
+
 /**
  * @param {string} source
- * @returns {{line: number, html: string}[]} the top-level blocks: the source line each begins at, and its HTML
+ * @returns {{line: number | null, html: string}[]} the top-level blocks: the source line each begins at (null: it has
+ *   no place there, like footnotes), and its HTML, not clean yet
  */
 export function renderBlocks(source) {
   const env = {};
   const tokens = markdown.parse(source, env);
   const blocks = [];
-  let from = 0;
+  let [from, depth] = [0, 0];
   for (let index = 0; index < tokens.length; index += 1) {
-    const token = tokens[index];
-    if (token.level !== 0 || token.nesting === 1) continue; // inside a block, or at its beginning
+    depth += tokens[index].nesting;
+    if (depth > 0) continue;
     const html = markdown.renderer.render(tokens.slice(from, index + 1), markdown.options, env);
-    blocks.push({ line: tokens[from].map?.[0] ?? 0, html: purifier.sanitize(html, ALLOWED) });
+    blocks.push({ line: tokens[from].map?.[0] ?? null, html });
     from = index + 1;
   }
   return blocks;

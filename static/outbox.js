@@ -4,9 +4,10 @@
  */
 import * as api from "pagoda/api.js";
 import { unsentMessage } from "pagoda/conversation.js";
+import { reach } from "pagoda/connection.js";
 import { dropUnsent, keepUnsent, unsentOf } from "pagoda/drafts.js";
 import { newId } from "pagoda/identity.js";
-import { adopt } from "pagoda/session.js";
+import { adopt, happenings } from "pagoda/session.js";
 import { t } from "pagoda/words.js";
 
 /** Show the message at once and bring it to the server. */
@@ -29,7 +30,10 @@ export function restoreUnsent(conversation) {
   for (const item of unsentOf(conversation.id)) {
     const message = byRequest(conversation, item.request_id);
     if (message?.id) dropUnsent(conversation.id, item.request_id);
-    else if (!message) conversation.messages.push(unsentMessage(item.request_id, item.text, t("error.not_confirmed")));
+    else if (!message) {
+      conversation.messages.push(unsentMessage(item.request_id, item.text, item.waiting ? null : t("error.not_confirmed")));
+      if (item.waiting) deliver(conversation, item.request_id);
+    }
   }
 }
 
@@ -59,15 +63,36 @@ async function deliver(conversation, requestId) {
     if (message) Object.assign(message, { id: sent.user_message_id, error: null });
   } catch (error) {
     const message = byRequest(conversation, requestId);
-    if (message && message.id === null) message.error = error.message;
+    if (!message || message.id !== null) return;
+    if (error.status === 0 && !(await reach())) wait(conversation, message);
+    else message.error = error.message;
   }
 }
+
+const waiting = []; // {conversation, requestId} of what is sent as soon as Pagoda answers again, oldest first
+
+function wait(conversation, message) {
+  message.waiting = true;
+  waiting.push({ conversation, requestId: message.request_id });
+  keepUnsent(conversation.id, { request_id: message.request_id, text: message.text, waiting: true });
+}
+
+happenings.addEventListener("back", async () => {
+  for (const { conversation, requestId } of waiting.splice(0)) {
+    const message = byRequest(conversation, requestId);
+    if (message?.id === null) await deliver(conversation, requestId);
+  }
+});
 
 const creations = new WeakMap(); // two quick messages in a new chat share one conversation
 
 async function createFor(conversation, requestId) {
   if (!creations.has(conversation)) {
-    const creation = api.createConversation(`${requestId}-conversation`);
+    const creation = api.createConversation(`${requestId}-conversation`, {
+      model: conversation.model,
+      system: conversation.system,
+      sampling: conversation.sampling,
+    });
     creations.set(conversation, creation);
     creation.catch(() => creations.delete(conversation));
   }

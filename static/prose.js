@@ -1,9 +1,12 @@
 /**
  * A reply's text in the page, block by block: while it streams only its last block is parsed again, and at the end the
- * whole once, replacing only the blocks that come out differently. So a long reply stays smooth, and nothing jumps.
+ * whole once where that can change anything. Only blocks that come out differently are replaced, so nothing jumps.
  */
-import { renderBlocks } from "pagoda/markdown.js";
+import { clean, renderBlocks, renderFinished } from "pagoda/markdown.js";
+import { setFormulas } from "pagoda/math.js";
 
+// Notes and link targets at the end of a text change blocks above them; without any, what is closed stays as it is.
+const REACHES_BACK = /^ {0,3}\[[^\]\n]+\]:/m;
 const CERTAIN = 8; // characters of a new block's first line before the block above it counts as closed
 
 export class Prose {
@@ -12,23 +15,29 @@ export class Prose {
     this.root = root;
     this.source = "";
     this.settled = 0; // characters of source whose blocks are closed
-    this.shown = []; // HTML of each block in root, in order
+    this.shown = []; // HTML of each block in root, in order, as it was before cleaning
     this.settledBlocks = 0;
   }
 
   /** Show `source`. Text that only grew is cheap; anything else is parsed anew. */
   write(source, finished) {
     if (source === this.source && !finished) return;
-    if (finished || !source.startsWith(this.source)) this.settled = this.settledBlocks = 0;
+    if (this.whole(source, finished)) this.settled = this.settledBlocks = 0;
     this.source = source;
     const tail = source.slice(this.settled);
-    const blocks = renderBlocks(tail);
+    const blocks = finished && this.settled === 0 ? renderFinished(tail) : renderBlocks(tail);
     this.place(this.settledBlocks, blocks);
     if (!finished) this.settle(tail, blocks);
   }
 
-  /** Parse everything again, e.g. because the language of its buttons changed. */
+  whole(source, finished) {
+    if (!source.startsWith(this.source)) return true;
+    return finished && (this.settled === 0 || REACHES_BACK.test(source));
+  }
+
+  /** Parse everything again, because the language of its buttons changed. */
   refresh() {
+    this.settled = this.settledBlocks = 0;
     this.write(this.source, true);
   }
 
@@ -38,14 +47,15 @@ export class Prose {
       if (this.shown[at] === html) return;
       this.shown[at] = html;
       const element = this.root.children[at] ?? this.root.appendChild(newBlock());
-      element.innerHTML = html;
+      element.innerHTML = clean(html);
+      setFormulas(element);
     });
     this.shown.length = first + blocks.length;
     while (this.root.children.length > this.shown.length) this.root.lastElementChild.remove();
   }
 
   settle(tail, blocks) {
-    if (blocks.length < 2) return;
+    if (blocks.length < 2 || blocks.at(-1).line === null) return;
     const start = offsetOfLine(tail, blocks.at(-1).line);
     const firstLine = tail.slice(start);
     if (!firstLine.includes("\n") && firstLine.length < CERTAIN) return;

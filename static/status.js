@@ -1,19 +1,29 @@
 /** How far a reply is, in words. Every figure comes from an event of the engine; what no event said is left out. */
-import { bytes, clock, duration, has, number, t } from "pagoda/words.js";
+import { bytes, clock, duration, has, number, range, t } from "pagoda/words.js";
 
 const SLOW_TOKEN = 0.4; // seconds; faster tokens are their own progress, a bar inside each would only flicker
+
+const WORTH_AN_ESTIMATE = 3; // seconds; whoever waits less needs none
 
 /**
  * @param {object | null} progress the newest progress chunk
  * @param {number} elapsed seconds since the reply was asked for
+ * @param {boolean} loadingShown whether the banner says already how the model loads
  * @returns {{stage: string, details: string[], fraction: number | null}}
  */
-export function describeProgress(progress, elapsed) {
+export function describeProgress(progress, elapsed, loadingShown) {
   const time = [clock(elapsed)];
+  if (progress?.stage === "loading" && loadingShown) return { stage: t("status.awaiting_model"), details: time, fraction: null };
   if (!progress) return { stage: t("status.sending"), details: time, fraction: null };
   const describe = { queued, loading, prefill, decode }[progress.stage];
   const { stage, details, fraction } = describe ? describe(progress) : { stage: progress.stage, details: [], fraction: null };
-  return { stage, details: [...details, ...time, ...work(progress)], fraction };
+  return { stage, details: [...details, ...time, ...eta(progress), ...work(progress)], fraction };
+}
+
+/** A range from measured rates, made where they were measured (backend/pace.py). None of them: no words. */
+function eta({ stage, eta_low_s: low, eta_high_s: high }) {
+  if (high === undefined || high < WORTH_AN_ESTIMATE) return [];
+  return [t(stage === "prefill" ? "status.first_token_in" : "status.limit_in", { range: range(low, high) })];
 }
 
 function queued({ queue_position: position }) {
@@ -75,7 +85,7 @@ export function describeTimings(timings) {
   const parts = [];
   if (timings.ttft_s !== undefined) parts.push(t("timing.ttft", { time: duration(timings.ttft_s) }));
   if (timings.tpot_s > 0) {
-    if (timings.tpot_s > 1) parts.push(t("timing.tpot", { time: duration(timings.tpot_s) }));
+    parts.push(t("timing.tpot", { time: duration(timings.tpot_s) }));
     const speed = 1 / timings.tpot_s;
     parts.push(t("timing.speed", { speed: number(speed, speed < 1 ? 2 : speed < 20 ? 1 : 0) }));
   }

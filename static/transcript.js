@@ -2,29 +2,39 @@
  * The conversation on screen. The server drives it through the methods `show`, `merge`, `deltas`, `missing` and
  * `model` (ui/transcript.py); it tells the server which conversation is looked at by `open`, and what was seen by `read`.
  */
-import { agreeOnTime } from "pagoda/attempt.js";
+import { agreeOnTime, heardBefore } from "pagoda/attempt.js";
 import { PgBanner } from "pagoda/banner.js";
 import { copy } from "pagoda/clipboard.js";
-import { absorb, absorbMessages, applyToConversation, displayed, forget } from "pagoda/conversation.js";
+import { watchSocket } from "pagoda/connection.js";
+import { absorb, absorbEarlier, absorbMessages, applyToConversation, displayed, forget, openAttempts } from "pagoda/conversation.js";
 import { Follower } from "pagoda/follow.js";
 import { PgIcon } from "pagoda/icons.js";
+import { warmFormulas } from "pagoda/math.js";
+import { unseenReplies } from "pagoda/notify.js";
 import { restoreUnsent } from "pagoda/outbox.js";
+import { keepPlace, placeIn } from "pagoda/places.js";
+import { PgPicker } from "pagoda/picker.js";
 import { PgPrompt } from "pagoda/prompt.js";
 import { PgReply } from "pagoda/reply.js";
+import { bringIntoView } from "pagoda/seeker.js";
 import { happenings, onScreen, session } from "pagoda/session.js";
+import { PgSettings } from "pagoda/settings.js";
+import { PgUndo } from "pagoda/undo.js";
 import { PgWelcome } from "pagoda/welcome.js";
-import { t, titleOf } from "pagoda/words.js";
+import { language, number, t, titleOf } from "pagoda/words.js";
 
-const positions = new Map(); // conversation id -> pixels from the top, or null for the newest line
+const NEAR_TOP = 900; // pixels above the view within which earlier messages are fetched
 
 export default {
-  components: { PgBanner, PgIcon, PgPrompt, PgReply, PgWelcome },
+  components: { PgBanner, PgIcon, PgPicker, PgPrompt, PgReply, PgSettings, PgUndo, PgWelcome },
   template: `
     <main class="pg-transcript" :data-conversation="conversation.id ?? ''" :data-loaded="conversation.loaded">
       <header class="pg-top">
         <button type="button" class="pg-tool pg-menu" :aria-label="t('sidebar.open')" :aria-expanded="session.drawer"
                 @click="session.drawer = true"><pg-icon name="menu" /></button>
         <h1 dir="auto">{{ titleOf(conversation.title) }}</h1>
+        <pg-picker />
+        <pg-settings />
       </header>
       <pg-banner />
       <div class="pg-scroll" ref="scroll" tabindex="-1">
@@ -32,6 +42,8 @@ export default {
           <p v-if="conversation.missing" class="pg-missing">{{ t('transcript.missing') }}</p>
           <pg-welcome v-else-if="conversation.loaded && !conversation.messages.length" />
           <div v-else-if="!conversation.loaded && !conversation.messages.length" class="pg-skeleton" aria-hidden="true"><i></i><i></i><i></i></div>
+          <button v-if="conversation.earlier.length" ref="earlier" type="button" class="pg-button quiet pg-earlier" @click="fetchEarlier">
+            {{ t('transcript.earlier', {count: number(conversation.earlier.length)}) }}</button>
           <template v-for="(message, index) in conversation.messages" :key="message.key">
             <pg-prompt v-if="message.role === 'user'" :message="message" />
             <pg-reply v-else :message="message" :last="index === lastReply" />
@@ -41,9 +53,10 @@ export default {
       <button v-show="!atBottom" type="button" class="pg-jump" @click="follower.toNewest(true)">
         <pg-icon name="down" />{{ t('transcript.newest') }}
       </button>
+      <pg-undo />
       <div class="pg-unseen" aria-live="polite" role="status">{{ announcement }}</div>
     </main>`,
-  data: () => ({ session, atBottom: true, announcement: "", awaited: 0 }),
+  data: () => ({ session, atBottom: true, announcement: "", awaited: 0, fetching: false }),
   computed: {
     conversation: () => onScreen.value,
     lastReply() {
@@ -51,14 +64,17 @@ export default {
     },
   },
   mounted() {
-    this.follower = new Follower(this.$refs.scroll, this.$refs.column, (atBottom) => (this.atBottom = atBottom));
+    this.follower = new Follower(this.$refs.scroll, this.$refs.column, this.scrolled);
     happenings.addEventListener("leave", this.leave);
     happenings.addEventListener("open", this.opened);
+    happenings.addEventListener("seek", this.seek);
     this.$watch(() => this.conversation.messages.at(-1)?.key, this.grew);
-    this.$watch(() => this.conversation.title, this.retitle, { immediate: true });
+    this.$watch(() => [this.conversation.title, unseenReplies(), language.code], this.retitle, { immediate: true });
+    addEventListener("pagehide", this.leave);
     document.addEventListener("visibilitychange", this.seen);
     this.watchConnection();
     this.load();
+    (window.requestIdleCallback ?? setTimeout)(warmFormulas);
   },
   beforeUnmount() {
     this.follower.stop();
@@ -66,6 +82,7 @@ export default {
   methods: {
     t,
     titleOf,
+    number,
     // --- called by the server ---
     show(snapshot, generation) {
       if (generation !== session.generation || snapshot.id !== this.conversation.id) return; // the person has moved on
@@ -73,8 +90,18 @@ export default {
       agreeOnTime(snapshot.now);
       const first = !this.conversation.loaded;
       absorb(this.conversation, snapshot);
+      for (const attempt of openAttempts(this.conversation)) heardBefore(attempt, snapshot.silences?.[attempt.id] ?? 0);
       restoreUnsent(this.conversation);
-      if (first) this.$nextTick(() => this.follower.restore(positions.get(snapshot.id) ?? null));
+      this.$nextTick(this.seek);
+      if (first) this.$nextTick(this.return);
+    },
+    earlier(id, messages, ids) {
+      this.fetching = false;
+      if (id !== this.conversation.id || !this.conversation.loaded || !messages.length) return;
+      const place = this.follower.place();
+      absorbEarlier(this.conversation, messages, ids);
+      this.$nextTick(() => (this.returning ? this.return() : place && this.follower.restore(place)));
+      this.$nextTick(this.seek);
     },
     missing(id, generation) {
       if (generation !== session.generation || id !== this.conversation.id) return;
@@ -86,7 +113,12 @@ export default {
       agreeOnTime(now);
       if (id === this.conversation.id && this.conversation.loaded) absorbMessages(this.conversation, messages);
     },
+    more(first, last, offset, text) {
+      if (this.streamed) this.deltas([{ ...this.streamed, first, last, offset, text, progress: null, state: null }]);
+    },
     deltas(batch) {
+      const { conversation_id, message_id, attempt_id } = batch.at(-1);
+      this.streamed = { conversation_id, message_id, attempt_id };
       for (const delta of batch) {
         if (delta.conversation_id !== this.conversation.id || !this.conversation.loaded) continue;
         const outcome = applyToConversation(this.conversation, delta);
@@ -99,15 +131,40 @@ export default {
     },
     // --- what the person does ---
     leave() {
-      if (this.conversation.id !== null) positions.set(this.conversation.id, this.follower.position());
+      if (this.conversation.loaded && !this.returning) keepPlace(this.conversation.id, this.follower.place());
+    },
+    /** Back to where the person was reading, fetching what lies between if need be. */
+    return() {
+      const place = placeIn(this.conversation.id);
+      this.returning = !this.follower.restore(place);
+      if (!this.returning) return;
+      if (this.conversation.earlier.includes(place.message)) return this.fetchEarlier();
+      this.returning = false;
+      this.follower.toNewest();
+    },
+    scrolled(atBottom) {
+      this.atBottom = atBottom;
+      clearTimeout(this.keeping);
+      this.keeping = setTimeout(this.leave, 200);
+      if (this.$refs.scroll.scrollTop < NEAR_TOP && !this.follower.following) this.fetchEarlier();
+    },
+    fetchEarlier() {
+      if (this.fetching || !this.conversation.loaded || !this.conversation.earlier.length) return;
+      this.fetching = true;
+      this.$emit("earlier", { id: this.conversation.id, before: this.conversation.messages[0].id });
     },
     opened() {
       this.announcement = "";
       this.load();
-      this.$nextTick(() => this.follower.restore(positions.get(this.conversation.id) ?? null));
+      this.fetching = false;
+      if (this.conversation.loaded) this.$nextTick(this.return);
+    },
+    seek() {
+      this.$nextTick(() => bringIntoView(this.conversation, this.$refs.column, this.follower, this.fetchEarlier));
     },
     load() {
       session.generation += 1;
+      this.streamed = null; // what is still on its way belongs to what was there before
       this.awaited = session.generation;
       this.$emit("open", { id: this.conversation.id, generation: session.generation });
       if (this.conversation.id === null) restoreUnsent(this.conversation);
@@ -117,7 +174,8 @@ export default {
       if (newest?.role === "user" && newest.id === null) this.$nextTick(() => this.follower.toNewest());
     },
     retitle() {
-      document.title = this.conversation.title ? `${titleOf(this.conversation.title)} · Pagoda` : "Pagoda";
+      const title = this.conversation.title ? `${titleOf(this.conversation.title)} · Pagoda` : "Pagoda";
+      document.title = unseenReplies() ? `(${unseenReplies()}) ${title}` : title;
     },
     announce(delta) {
       const { state } = delta.state;
@@ -139,10 +197,7 @@ export default {
     },
     watchConnection() {
       // NiceGUI makes its socket when the whole page is mounted, which is after this component.
-      queueMicrotask(() => {
-        window.socket?.on("connect", () => (session.connected = true));
-        window.socket?.on("disconnect", () => (session.connected = false));
-      });
+      queueMicrotask(() => watchSocket(window.socket));
     },
   },
 };

@@ -64,8 +64,9 @@ export function bytes(count) {
   return `${number(value, value < 10 && unit > 1 ? 1 : 0)} ${units[unit]}`;
 }
 
-/** Seconds as 0.42 s, 8.1 s, 4 min 12 s, 2 h 05 min. */
+/** Seconds as 52 ms, 0.42 s, 8.1 s, 4 min 12 s, 2 h 05 min. */
 export function duration(seconds) {
+  if (seconds < 0.1) return t("time.milliseconds", { milliseconds: number(seconds * 1000, seconds < 0.01 ? 1 : 0) });
   if (seconds < 60) return t("time.seconds", { seconds: number(seconds, seconds < 1 ? 2 : 1) });
   return clock(seconds);
 }
@@ -78,4 +79,12 @@ export function clock(seconds) {
   const minutes = Math.floor(whole / 60);
   if (minutes < 60) return t("time.minutes", { minutes, seconds: pad(whole % 60) });
   return t("time.hours", { hours: Math.floor(minutes / 60), minutes: pad(minutes % 60) });
+}
+
+/** From the shorter to the longer: 20–30 s, 8–11 min, 2–3 h; one figure where both round to it. */
+export function range(low, high) {
+  const [unit, size] = high < 100 ? ["seconds", 1] : high < 6000 ? ["minutes", 60] : ["hours", 3600];
+  const digits = high / size < 3 && size > 1 ? 1 : 0;
+  const [from, to] = [low, high].map((value) => number(Math.max(value / size, digits ? 0.1 : 1), digits));
+  return from === to ? t(`range.about_${unit}`, { about: to }) : t(`range.${unit}`, { from, to });
 }

@@ -15,6 +15,7 @@ from ui.deltas import Deltas
 from ui.sidebar import Sidebar
 from ui.transcript import Transcript
 
+WINDOW = 24  # messages a tab gets at once; what lies before them comes as the person scrolls up
 PUSH_INTERVAL_S = 0.1  # 4,000 tokens cost 2 s of server CPU at ten pushes a second, 90 s at one per token (DESIGN §4)
 
 
@@ -27,6 +28,7 @@ class Feed:
         self._sidebar = sidebar
         self._on_screen: str | None = None
         self._generation = 0
+        self._streamed: str | None = None  # the attempt of which the page got a whole delta last
         self._unsubscribe = lambda: None
         self._timer: asyncio.TimerHandle | None = None
         self._last_push = float("-inf")
@@ -37,12 +39,14 @@ class Feed:
         self._rows: dict[str, dict[str, Any] | None] = {}  # None: deleted
         self._messages: dict[str, dict[str, Any]] = {}
         self._model: dict[str, Any] | None = None
+        self._other_branch = False
 
     # --- the tab's connection --------------------------------------------------------------------
 
     def listen(self) -> None:
         """The tab is connected (again): tell it everything, then every change. No await, so nothing falls between."""
         self.rest()
+        self._streamed = None
         self._unsubscribe = self._gateway.subscribe(self._receive)
         self._sidebar.rows(self._gateway.conversations())
         self._transcript.model(self._gateway.model_status())
@@ -70,13 +74,27 @@ class Feed:
 
     def _show(self) -> None:
         assert self._on_screen is not None
+        self._streamed = None
         try:
             snapshot = self._gateway.conversation(self._on_screen)
         except NotFound:
             self._transcript.missing(self._on_screen, self._generation)
             return
-        self._transcript.show({**snapshot, "now": time.time()}, self._generation)
+        snapshot["messages"], earlier = _window(snapshot["messages"], len(snapshot["messages"]))
+        silences = self._gateway.silences(self._on_screen)
+        self._transcript.show(
+            {**snapshot, "now": time.time(), "silences": silences, "earlier": earlier}, self._generation
+        )
         self._gateway.mark_read(self._on_screen)
+
+    def earlier(self, conversation_id: str, before: str) -> None:
+        """What lies before that message. A message that is not there (any more) has nothing before it."""
+        try:
+            messages = self._gateway.conversation(conversation_id)["messages"]
+        except NotFound:
+            return  # deleted meanwhile, and the page hears so by itself
+        end = next((index for index, message in enumerate(messages) if message["id"] == before), 0)
+        self._transcript.earlier(conversation_id, *_window(messages, end))
 
     def read(self, conversation_id: str) -> None:
         """The person has seen what arrived."""
@@ -93,6 +111,8 @@ class Feed:
                 self._deltas.add(item)
             case Notice(kind="message", conversation_id=id, data=message) if id == self._on_screen:
                 self._messages[message["id"]] = message
+            case Notice(kind="branch", conversation_id=id) if id == self._on_screen:
+                self._other_branch = True
             case Notice(kind="conversation", data=row):
                 self._rows[row["id"]] = row
             case Notice(kind="deleted", data=gone):
@@ -106,15 +126,18 @@ class Feed:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._push)
 
     def _push(self) -> None:
-        """Messages go before deltas: a delta belongs to a message that the page knows."""
+        """Messages go before deltas: a delta belongs to a message that the page knows. A snapshot has them all."""
         self._timer = None
         self._last_push = time.monotonic()
         deltas, rows, messages, model = self._deltas.drain(), self._rows, self._messages, self._model
+        other_branch = self._other_branch
         self._forget_pending()
-        if messages and self._on_screen is not None:
+        if other_branch and self._on_screen is not None:
+            self._show()
+        elif messages and self._on_screen is not None:
             self._transcript.merge(self._on_screen, list(messages.values()), time.time())
         if deltas:
-            self._transcript.deltas(deltas)
+            self._stream(deltas)
         for conversation_id, row in rows.items():
             if row is None:
                 self._sidebar.gone(conversation_id)
@@ -122,3 +145,19 @@ class Feed:
                 self._sidebar.row(row)
         if model is not None:
             self._transcript.model(model)
+
+    def _stream(self, deltas: list[dict[str, Any]]) -> None:
+        """Most pushes are a few words more of the same reply: these go without all that the page knows already."""
+        newest = deltas[-1]
+        plain = len(deltas) == 1 and newest["progress"] is None and newest["state"] is None
+        if plain and newest["attempt_id"] == self._streamed:
+            self._transcript.more(newest["first"], newest["last"], newest["offset"], newest["text"])
+        else:
+            self._transcript.deltas(deltas)
+        self._streamed = newest["attempt_id"]
+
+
+def _window(messages: list[dict[str, Any]], end: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """The last messages before position `end`, and the ids of all that come before them."""
+    begin = max(0, end - WINDOW)
+    return messages[begin:end], [message["id"] for message in messages[:begin]]

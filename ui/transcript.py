@@ -22,6 +22,14 @@ class Transcript(Element, component=static_folder() / "transcript.js"):
 
         self.on("open", opened)
 
+    def on_earlier(self, handler: Callable[[str, str], None]) -> None:
+        """Call `handler(conversation_id, message_id)` when the person scrolls up to what lies before that message."""
+
+        def earlier(event: GenericEventArguments) -> None:
+            handler(event.args["id"], event.args["before"])
+
+        self.on("earlier", earlier)
+
     def on_read(self, handler: Callable[[str], None]) -> None:
         """Call `handler(conversation_id)` when what has arrived there was seen."""
 
@@ -34,6 +42,10 @@ class Transcript(Element, component=static_folder() / "transcript.js"):
         """A whole conversation, with the server's clock as `now`. The page drops an old generation."""
         self.run_method("show", snapshot, generation)
 
+    def earlier(self, conversation_id: str, messages: list[dict[str, Any]], ids: list[str]) -> None:
+        """Messages that come before the first one the page has, and the ids of those before them."""
+        self.run_method("earlier", conversation_id, messages, ids)
+
     def missing(self, conversation_id: str, generation: int) -> None:
         """There is no such conversation."""
         self.run_method("missing", conversation_id, generation)
@@ -45,6 +57,10 @@ class Transcript(Element, component=static_folder() / "transcript.js"):
     def deltas(self, batch: list[dict[str, Any]]) -> None:
         """What was written since the last batch (ui/deltas.py)."""
         self.run_method("deltas", batch)
+
+    def more(self, first: int, last: int, offset: int, text: str) -> None:
+        """A delta that is nothing but text, of the attempt that the delta before it was of."""
+        self.run_method("more", first, last, offset, text)
 
     def model(self, status: dict[str, Any]) -> None:
         """How the model is: loading, ready, failed."""

@@ -8,7 +8,9 @@ from backend.chunks import Chunk, Progress, StateChange, Text
 from backend.engine_source import EngineSource
 from backend.gateway import Gateway
 from backend.journal import Journal
+from backend.local_models import LocalModel
 from engine.client import EngineClient
+from engine.synth import synthesise
 
 
 class RealHouse:
@@ -94,3 +96,38 @@ async def test_a_model_that_cannot_be_loaded_fails_the_reply_in_words_and_can_be
         assert (status["state"], status["detail"]) == ("failed", end.detail)
         house.gateway.retry_model()
         assert house.gateway.model_status()["state"] == "loading"
+
+
+async def test_conversations_on_two_models_take_turns_and_each_reply_is_of_its_model(tmp_path, default_model_dir):
+    other = str(synthesise(tmp_path / "other", "olmoe", layers=2, experts=4, hidden=64, expert_hidden=64))
+    first = str(default_model_dir)
+    async with RealHouse(tmp_path / "data", first) as house:
+        house.gateway.serve_models(
+            lambda: [LocalModel(first, None), LocalModel(other, None)], lambda name: EngineSource(name, house.engine)
+        )
+        choices = {choice["name"]: choice["here"] for choice in await house.gateway.model_choices()}
+        assert choices == {first: True, other: True}
+        short = {"temperature": 0, "max_tokens": 3}
+        here = house.gateway.create_conversation(sampling=short)["id"]
+        there = house.gateway.create_conversation(model=other, sampling=short)["id"]
+        attempts = [house.send(here, "One"), house.send(there, "Two")]
+        waiting = await house.until(attempts[1], lambda chunk: isinstance(chunk.data, Progress))
+        assert (waiting.data.stage, waiting.data.queue_position) == ("queued", 1)
+        for attempt, model in zip(attempts, (first, other), strict=True):
+            end = (await house.until(attempt, is_end)).data
+            assert end.state == "complete", end.detail
+            assert house.gateway.attempt(attempt).model == model
+        assert house.gateway.model_status()["name"] == other
+        stages = [c.data.stage for c in house.gateway.chunks(attempts[1]) if isinstance(c.data, Progress)]
+        assert stages.index("queued") < stages.index("loading")
+        house.gateway.update_conversation(there, model=first)
+        back = house.send(there, "Three")
+        assert (await house.until(back, is_end)).data.state == "complete"
+        assert house.gateway.attempt(back).model == house.gateway.model_status()["name"] == first
+
+
+async def test_a_model_switched_away_from_while_it_loads_does_not_answer_for_the_new_one(tmp_path, default_model_dir):
+    async with RealHouse(tmp_path / "data", str(tmp_path / "nothing-here")) as house:
+        house.engine.switch(str(default_model_dir))
+        loaded = await asyncio.wait_for(house.engine.wait_ready(), 120)
+        assert loaded.expert_bytes > 0

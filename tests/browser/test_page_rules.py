@@ -37,6 +37,17 @@ def f(x):
 > quoted
 > twice
 
+- [x] done
+- [ ] to do
+  - nested [ ] is no task
+
+~~gone~~ and $a^2 + b^2 = c^2$ and \\(x\\).
+
+$$
+\\int_0^1 x \\, dx
+= \\frac{1}{2}
+$$
+
 The end, in 中文 and 🏯.
 """
 

@@ -19,6 +19,17 @@ def test_every_vendored_file_is_the_one_its_table_names_and_has_a_licence():
         assert hashlib.sha256(script.read_bytes()).hexdigest() in table, script.name
 
 
+def test_the_formulas_have_their_style_and_fonts():
+    katex = static_folder() / "vendor" / "katex"
+    table = (katex.parent / "VERSIONS.md").read_text("utf-8")
+    fonts = hashlib.sha256(b"".join(font.read_bytes() for font in sorted((katex / "fonts").iterdir())))
+    assert fonts.hexdigest() in table
+    style = katex / "katex.min.css"
+    assert hashlib.sha256(style.read_bytes()).hexdigest() in table
+    named = set(re.findall(r"url\(fonts/([\w-]+\.woff2)\)", style.read_text("utf-8")))
+    assert named == {font.name for font in (katex / "fonts").iterdir()}
+
+
 def test_no_file_of_the_page_names_another_host():
     for path in static_folder().iterdir():
         if path.suffix in (".js", ".css"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.backend.conftest import House
-from ui.feed import PUSH_INTERVAL_S, Feed
+from ui.feed import PUSH_INTERVAL_S, WINDOW, Feed
 
 
 class Tab:
@@ -42,6 +42,8 @@ class Tab:
             if name == "deltas":
                 for delta in args[0]:
                     text += delta["text"][max(0, len(text) - delta["offset"]) :]
+            if name == "more":
+                text += args[3][max(0, len(text) - args[2]) :]
         return text
 
 
@@ -108,9 +110,25 @@ async def test_pushes_keep_their_distance_however_fast_the_tokens_are(desk: Desk
         await asyncio.sleep(0.005)  # the pace of the tokens, which is what is tested
     await call.finish()
     await desk.tab.until(lambda: desk.tab.text() == "word " * 60)
-    times = [when for name, _, when in desk.tab.calls if name == "deltas"]
+    times = [when for name, _, when in desk.tab.calls if name in ("deltas", "more")]
     assert len(times) >= 2
     assert all(later - earlier > 0.9 * PUSH_INTERVAL_S for earlier, later in pairwise(times))
+
+
+async def test_a_whole_delta_comes_first_after_every_snapshot(desk: Desk):
+    conversation = desk.house.conversation()
+    desk.feed.open(conversation, 1)
+    _, call = await desk.house.send(conversation, "q")
+    for word in ("one ", "two ", "three "):
+        await call.token(word)
+        await desk.tab.until(lambda word=word: desk.tab.text().endswith(word))
+    assert [args[3] for args in desk.tab.of("more")] == ["two ", "three "]
+    desk.feed.open(conversation, 2)
+    await call.token("four")
+    await desk.tab.until(lambda: desk.tab.text().endswith("four"))
+    assert len(desk.tab.of("more")) == 2
+    assert desk.tab.text() == "one two three four"
+    await call.finish()
 
 
 async def test_a_tab_that_left_hears_nothing_and_one_that_comes_back_gets_everything(desk: Desk):
@@ -134,6 +152,22 @@ async def test_coming_back_twice_is_one_subscription(desk: Desk):
     await desk.tab.until(lambda: desk.tab.text() != "")
     seen = [delta for (batch,) in desk.tab.of("deltas") for delta in batch if delta["text"]]
     assert [delta["text"] for delta in seen] == ["once"]
+
+
+async def test_a_long_conversation_arrives_in_windows_without_a_gap(desk: Desk):
+    conversation = desk.house.conversation()
+    for number in range(WINDOW):
+        await desk.house.turn(conversation, f"q{number}", "a")
+    whole = [message["id"] for message in desk.house.gateway.conversation(conversation)["messages"]]
+    desk.feed.open(conversation, 1)
+    [(snapshot, _)] = desk.tab.of("show")
+    seen, earlier = [message["id"] for message in snapshot["messages"]], snapshot["earlier"]
+    assert len(seen) == WINDOW
+    desk.feed.earlier(conversation, seen[0])
+    [(_, messages, before)] = desk.tab.of("earlier")
+    assert [message["id"] for message in messages] + seen == whole
+    assert (earlier, before) == (whole[:WINDOW], [])
+    desk.feed.earlier("c_none", seen[0])  # deleted meanwhile: harmless
 
 
 async def test_what_a_person_looks_at_is_read(desk: Desk):

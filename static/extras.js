@@ -1,0 +1,30 @@
+/** What markdown-it does not have by itself: task lists, and footnotes as plain numbers with their notes at the end. */
+import footnote from "pagoda/vendor/markdown-it-footnote/index.mjs";
+
+/** A plugin for markdown-it. */
+export function extras(markdown) {
+  markdown.core.ruler.after("inline", "tasks", tasks);
+  markdown.renderer.rules.task = (tokens, index) => `<span class="pg-box">${tokens[index].meta.done ? "☑" : "☐"}</span> `;
+  markdown.use(footnote);
+  const rules = markdown.renderer.rules;
+  // Links to them would need ids, which clash between replies, and would lead out of the page's own address.
+  rules.footnote_ref = (tokens, index) => `<sup class="pg-note">${tokens[index].meta.id + 1}</sup>`;
+  rules.footnote_block_open = () => '<div class="pg-notes"><hr><ol>';
+  rules.footnote_block_close = () => "</ol></div>";
+  rules.footnote_open = () => "<li>";
+  rules.footnote_close = () => "</li>";
+  rules.footnote_anchor = () => "";
+}
+
+function tasks(state) {
+  state.tokens.forEach((token, index) => {
+    const item = state.tokens[index - 2];
+    const box = /^\[([ xX])\]\s/.exec(token.content);
+    if (token.type !== "inline" || item?.type !== "list_item_open" || !box || token.children[0]?.type !== "text") return;
+    token.children[0].content = token.children[0].content.slice(box[0].length);
+    const mark = new state.Token("task", "", 0);
+    mark.meta = { done: box[1] !== " " };
+    token.children.unshift(mark);
+    item.attrJoin("class", "pg-task");
+  });
+}

@@ -1,0 +1,156 @@
+"""Waiting: a reply says how far it is and how long that took others, never more than is known."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Room
+from tests.browser.person import Person
+from tests.browser.running_pagoda import until
+from tests.browser.staged_pagoda import StagedPagoda
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[StagedPagoda]:
+    running = StagedPagoda(tmp_path)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def person(room: Room, stage: StagedPagoda) -> Person:
+    return room.seat(stage.url).open_conversation(stage.new_conversation(max_tokens=200))
+
+
+def test_a_slow_reply_says_when_it_may_be_there_as_a_range_and_only_once_that_was_measured(
+    person: Person, stage: StagedPagoda
+):
+    reply = person.say("Read this")
+    stage.say("next")
+    stage.say("progress", "prefill", 0, 100_000, 3, 22, 0, 0)
+    expect(reply.status).to_contain_text("Reading your message")
+    assert "first token in" not in reply.status.inner_text()
+    done = iter(range(100, 100_000, 100))
+
+    def told() -> bool:
+        stage.say("progress", "prefill", next(done), 100_000, 22, 22, 60, 40)
+        return "first token in" in reply.status.inner_text()
+
+    until(told, "there is an estimate")
+    assert re.search(r"first token in [\d.,]+–[\d.,]+ (s|min|h)", reply.status.inner_text())
+    assert "100,000 tokens" in reply.status.inner_text()
+    stage.say("token", "Once")
+    done = iter(range(1, 200))
+
+    def limited() -> bool:
+        stage.say("progress", "decode", next(done), 200, 11, 22, 600, 400)
+        return "at most" in reply.status.inner_text()
+
+    until(limited, "there is an estimate for the whole")
+    expect(reply.status).to_contain_text("60% of experts from memory")
+    stage.say("finish")
+    reply.wait_until("complete")
+
+
+def test_after_the_end_the_line_folds_and_tells_why_it_was_this_fast(person: Person, stage: StagedPagoda):
+    reply = person.say("Write")
+    stage.say("next")
+    for done in range(1, 5):
+        stage.say("token", f"word{done} ")
+        before = f"token {done + 1}"
+        stage.say("progress", "decode", done, 200, 5, 22, 60 * done, 40 * done)
+        expect(reply.status).to_contain_text(before)
+    stage.say("finish")
+    reply.wait_until("complete")
+    timings = reply.article.locator(".pg-timings")
+    expect(timings).to_contain_text(
+        re.compile(r"TTFT [\d.]+ m?s · 0\.25 s/token · 4 tok/s · 90% of experts from memory")
+    )
+    reply.press("Why this speed?")
+    details = person.page.get_by_role("dialog", name="Why this speed")
+    expect(details).to_be_visible()
+    expect(details.locator("[data-plot=seconds] rect")).not_to_have_count(0)
+    expect(details.locator("[data-plot=experts] rect.reads")).not_to_have_count(0)
+    expect(details).to_contain_text("waiting for the disk")
+    expect(details).to_contain_text("0.23 s/token instead of 0.25 s")  # 0.1 of 1.4 s went to the disk
+    person.page.keyboard.press("Escape")
+    expect(details).not_to_be_visible()
+
+
+def test_loading_is_told_once_not_twice(person: Person, stage: StagedPagoda):
+    reply = person.say("Hello")
+    stage.say("next")
+    stage.say("loading", "download", 41_000_000, 82_000_000)
+    expect(person.banner).to_contain_text("41 MB of 82 MB")
+    expect(reply.status).to_contain_text("Waiting for the model")
+    assert "MB" not in reply.status.inner_text()
+    stage.say("ready")
+    expect(person.banner).to_have_count(0)
+    stage.say("finish")
+
+
+def impatient(person: Person) -> None:
+    person.page.evaluate("localStorage.setItem('pagoda.patience.default', '1')")
+    person.reload()
+
+
+def test_silence_is_said_and_keep_waiting_waits_until_the_next_sign_of_life(person: Person, stage: StagedPagoda):
+    impatient(person)
+    reply = person.say("Hello?")
+    stage.say("next")
+    stage.say("token", "I ")
+    stalled = reply.article.locator(".pg-stalled")
+    expect(stalled).to_contain_text("No sign of life")
+    reply.press("Keep waiting")
+    expect(stalled).to_have_count(0)
+    stage.say("token", "live")
+    reply.wait_for_text(6)
+    expect(stalled).to_contain_text("No sign of life")
+    assert reply.state == "streaming", "nobody but the person ends it"
+    stalled.get_by_role("combobox").select_option("never")
+    expect(stalled).to_have_count(0)
+    assert person.page.evaluate("localStorage.getItem('pagoda.patience.default')") == "never"
+    stage.say("finish")
+    reply.wait_until("complete")
+
+
+def test_a_silent_reply_can_be_tried_again_in_one_step(person: Person, stage: StagedPagoda):
+    impatient(person)
+    reply = person.say("Hello?")
+    stage.say("next")
+    stage.say("token", "Hm")
+    expect(reply.article.locator(".pg-stalled")).to_be_visible()
+    reply.press("Retry")
+    expect(reply.version).to_have_text("2/2")
+    stage.say("next")
+    stage.say("token", "Here I am.")
+    stage.say("finish")
+    reply.wait_until("complete")
+    assert reply.text() == "Here I am."
+
+
+def test_how_long_a_source_is_silent_is_still_known_after_a_reload(person: Person, stage: StagedPagoda):
+    reply = person.say("Hello?")
+    stage.say("next")
+    stage.say("token", "Hm")
+    reply.wait_for_text(2)
+    person.page.evaluate("localStorage.setItem('pagoda.patience.default', '2')")
+    until(lambda: person.page.evaluate("performance.now() > 2500"), "some time has passed")
+    person.reload()
+    expect(person.reply().article.locator(".pg-stalled")).to_be_visible()
+    stage.say("finish")
+
+
+def test_thoughts_say_how_long_they_took(person: Person, stage: StagedPagoda):
+    reply = person.say("Think")
+    stage.say("next")
+    stage.say("token", "<think>Hm, ")
+    expect(reply.article.locator("summary")).to_have_text("Thinking")
+    until(lambda: person.page.evaluate("performance.now() % 1000 < 900"), "a moment has passed")
+    stage.say("token", "well.</think>Yes.")
+    stage.say("finish")
+    reply.wait_until("complete")
+    expect(reply.article.locator("summary")).to_have_text(re.compile(r"Thought for [\d.]+ m?s"))

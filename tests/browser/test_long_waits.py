@@ -1,0 +1,146 @@
+"""Leaving a reply that takes long: being told, a lost connection, and finding the place again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import Room
+from tests.browser.person import Person
+from tests.browser.staged_pagoda import StagedPagoda
+from tests.browser.written import write_turns
+
+# A tab that says it is hidden when the test says so, and writes notifications down instead of showing them.
+ELSEWHERE = """
+  window.away = false;
+  Object.defineProperty(document, "hidden", {get: () => window.away});
+  window.told = [];
+  window.Notification = class {
+    static permission = "granted";
+    static requestPermission() { return Promise.resolve("granted"); }
+    constructor(title, options) { window.told.push([title, options.body]); }
+  };
+"""
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[StagedPagoda]:
+    write_turns(tmp_path, "c_long", [(f"Question {n}", f"Answer {n}.\n\nAnd more of it.") for n in range(100)])
+    running = StagedPagoda(tmp_path)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def person(room: Room, stage: StagedPagoda) -> Person:
+    person = room.seat(stage.url)
+    person.page.add_init_script(ELSEWHERE)
+    return person
+
+
+def test_the_title_counts_the_replies_that_are_finished_and_unread(person: Person, stage: StagedPagoda):
+    person.open_conversation(stage.new_conversation(max_tokens=9)).say("Why?")
+    stage.say("next")
+    stage.say("token", "Because.")
+    person.new_chat()
+    stage.say("finish")
+    person.page.wait_for_function("document.title.startsWith('(1) ')")
+    person.go_to("Why?")
+    person.page.wait_for_function("document.title === 'Why? · Pagoda'")
+
+
+def test_who_asked_for_it_is_told_when_a_long_reply_is_done_and_only_while_away(person: Person, stage: StagedPagoda):
+    reply = person.open_conversation(stage.new_conversation(max_tokens=9)).say("Why?")
+    stage.say("next")
+    assert person.page.locator(".pg-leave").count() == 0, "nothing says yet that it takes long"
+    person.page.evaluate(
+        """() => {  // the same as half a minute of waiting
+          const now = performance.now.bind(performance);
+          performance.now = () => now() + 40_000;
+        }"""
+    )
+    expect(reply.status).to_contain_text("You can leave")
+    reply.press("Tell me when it is done")
+    expect(reply.status).to_contain_text("You will be told")
+    stage.say("token", "Because.")
+    person.page.evaluate("window.away = true")
+    stage.say("finish")
+    person.page.wait_for_function("window.told.length === 1")
+    assert person.page.evaluate("window.told") == [["Why?", "The reply is complete."]]
+    person.page.evaluate("window.away = false")
+    second = person.say("And now?")
+    stage.say("next")
+    stage.say("token", "Seen.")
+    stage.say("finish")
+    second.wait_until("complete")
+    assert person.page.evaluate("window.told.length") == 1
+
+
+def test_what_is_typed_without_a_network_waits_and_is_sent_when_it_is_back(person: Person, stage: StagedPagoda):
+    person.open_conversation(stage.new_conversation(max_tokens=9))
+    person.page.context.set_offline(True)
+    expect(person.banner).to_contain_text("connection")
+    person.composer.fill("Into the dark")
+    person.composer.press("Enter")
+    expect(person.prompts).to_contain_text("Will send when Pagoda is back")
+    expect(person.page.locator(".pg-prompt.failed")).to_have_count(0)
+    person.page.context.set_offline(False)
+    stage.say("next")
+    expect(person.banner).to_have_count(0)
+    expect(person.prompts).to_have_text(["Into the dark"])
+    stage.say("token", "I heard you.")
+    stage.say("finish")
+    assert person.reply().wait_until("complete").text() == "I heard you."
+
+
+def test_what_waits_is_sent_also_when_pagoda_was_started_again_meanwhile(person: Person, stage: StagedPagoda):
+    chat = stage.new_conversation(max_tokens=9)
+    person.open_conversation(chat)
+    stage.kill()
+    expect(person.banner).to_contain_text("connection")
+    person.composer.fill("Anybody?")
+    person.composer.press("Enter")
+    expect(person.prompts).to_contain_text("Will send when Pagoda is back")
+    stage.start()
+    stage.say("next")
+    stage.say("token", "Yes.")
+    stage.say("finish")
+    assert person.reply().wait_until("complete").text() == "Yes."
+    assert len(stage.conversation(chat)["messages"]) == 2
+
+
+def top_message(person: Person) -> str:
+    return person.page.evaluate(
+        """() => {
+          const edge = document.querySelector(".pg-scroll").getBoundingClientRect().top;
+          const articles = [...document.querySelectorAll("article")];
+          return articles.find(article => article.getBoundingClientRect().bottom > edge).dataset.message;
+        }"""
+    )
+
+
+def test_older_messages_come_as_one_scrolls_up_and_the_place_survives_a_restart(person: Person, stage: StagedPagoda):
+    person.open_conversation("c_long")
+    expect(person.replies.last).to_contain_text("Answer 99.")
+    assert person.prompts.count() == 12
+    scroller = person.page.locator(".pg-scroll")
+    scroller.hover()
+    person.page.mouse.wheel(0, -100_000)
+    expect(person.page.get_by_text("Question 87", exact=True)).to_be_attached()
+    while person.page.locator("[data-message=c_long_m120]").count() == 0:
+        person.page.mouse.wheel(0, -100_000)
+    person.page.locator("[data-message=c_long_m120]").evaluate("message => message.scrollIntoView()")
+    place = top_message(person)
+    assert place == "c_long_m120"
+    person.page.wait_for_function("sessionStorage.getItem('pagoda.place.c_long')?.includes('c_long_m120')")
+    stage.kill()
+    expect(person.banner).to_contain_text("connection")
+    stage.start()
+    expect(person.banner).to_have_count(0)
+    expect(person.page.locator("[data-message=c_long_m120]")).to_be_in_viewport()
+    assert top_message(person) == place
+    person.new_chat().go_to("Written elsewhere")
+    expect(person.page.locator("[data-message=c_long_m120]")).to_be_in_viewport()
+    person.page.get_by_role("button", name="Newest").click()
+    expect(person.replies.last).to_be_in_viewport()
