@@ -32,7 +32,7 @@ export function sends(event) {
 const ACTIONS = [
   { name: "new", keys: [command, apple ? "⇧" : "Shift", "O"], when: (e) => commanded(e) && e.shiftKey && e.code === "KeyO", act: () => (go(null), compose(null)) },
   { name: "search", keys: [command, "K"], when: (e) => commanded(e) && !e.shiftKey && e.code === "KeyK", act: search },
-  { name: "stop", keys: ["Esc"], when: (e) => e.key === "Escape" && !e.shiftKey && !open(), act: () => press(".pg-composer .pg-send.stop, .pg-stop-run") },
+  { name: "stop", keys: ["Esc"], when: (e) => e.key === "Escape" && !e.shiftKey && !open() && !elsewhere(e), act: () => press(".pg-composer .pg-send.stop, .pg-stop-run") },
   { name: "previous", keys: ["Alt", "↑"], when: (e) => e.altKey && e.key === "ArrowUp", act: () => step(-1) },
   { name: "next", keys: ["Alt", "↓"], when: (e) => e.altKey && e.key === "ArrowDown", act: () => step(1) },
   { name: "edit", keys: ["↑"], when: (e) => e.key === "ArrowUp" && bare(e) && emptyComposer(e), act: () => press(".pg-prompt [data-action=edit]") },
@@ -43,6 +43,8 @@ const ACTIONS = [
 const commanded = (event) => (apple ? event.metaKey : event.ctrlKey) && !event.altKey;
 const bare = (event) => !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.altKey;
 const writing = (event) => event.target.closest?.("input, textarea, select, [contenteditable]");
+// There Escape means to leave a search, a new name or an edit, not to end a reply.
+const elsewhere = (event) => event.target.closest?.(".pg-drawer") || (writing(event) && !event.target.closest(".pg-composer"));
 const emptyComposer = (event) => event.target.matches?.(".pg-composer textarea") && event.target.value === "";
 const open = () => document.querySelector("dialog[open], [popover]:popover-open");
 

@@ -63,6 +63,10 @@ def test_escape_stops_the_reply_that_is_written(person: Person, stage: StagedPag
     stage.say("next")
     stage.say("token", "On and on")
     reply.wait_for_text(5)
+    person.page.get_by_label("Language").focus()
+    person.page.keyboard.press("Escape")
+    person.composer.focus()
+    assert reply.state == "streaming", "Escape in the sidebar is about the sidebar"
     person.page.keyboard.press("Escape")
     reply.wait_until("cancelled")
     assert reply.text() == "On and on"
