@@ -86,3 +86,14 @@ def test_a_4_bit_checkpoint_pages_exactly(architecture, tmp_path):
 def test_every_architecture_with_experts_has_a_tiny_config():
     assert len(RUN_HERE) > 50
     assert [name for name in architectures() if name not in OVERRIDES] == []
+
+
+@pytest.mark.parametrize("architecture", [name for name in NEEDS_METAL if name not in RUN_HERE])
+def test_what_mlx_lm_cannot_run_here_is_at_least_understood(architecture, tmp_path):
+    model, config = tiny_model(architecture)
+    with pytest.raises(RuntimeError, match=NEEDS_METAL[architecture]):
+        greedy(model)
+    opened = loader.open_model(save(tmp_path, model, config, {"group_size": 32, "bits": 4}))
+    assert len(opened.experts) == 2
+    assert opened.top_k == 2
+    assert any("post_expert_norm" in name for name, _ in opened.trunk)
