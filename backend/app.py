@@ -14,6 +14,7 @@ from backend.gateway import Gateway
 from backend.guard import Guard
 from backend.journal import Journal
 from backend.sources import Source
+from backend.upstream import Upstream
 from engine.client import EngineClient
 
 InstallPage = Callable[[FastAPI, Gateway], None]
@@ -35,10 +36,12 @@ class Pagoda:
         host: str = "127.0.0.1",
         token: str | None = None,
         install_page: InstallPage | None = None,
+        upstreams: Sequence[Upstream] = (),
     ) -> None:
         self.engine = engine
+        self.upstreams = upstreams
         self.journal = Journal(data_dir)
-        self.gateway = Gateway(self.journal, sources)
+        self.gateway = Gateway(self.journal, sources, upstreams)
         self.app = FastAPI(title="Pagoda", docs_url=None, redoc_url=None, openapi_url=None, lifespan=self._lifespan)
         http_api.install_errors(self.app)
         self.app.include_router(http_api.routes(self.gateway))
@@ -57,10 +60,14 @@ class Pagoda:
         self.gateway.start()
         if self.engine is not None:
             await self.engine.start()
+        for upstream in self.upstreams:
+            await upstream.start()
         try:
             yield
         finally:
             await self.end_replies()
+            for upstream in self.upstreams:
+                await upstream.close()
             if self.engine is not None:
                 await self.engine.close()
             self.journal.close()
@@ -70,6 +77,13 @@ def build(settings: Settings, token: str | None = None, install_page: InstallPag
     """Pagoda as these settings say, with the engine as its source of replies."""
     from backend.engine_source import EngineSource
 
-    engine = EngineClient(settings.model, settings.data_dir, settings.memory_bytes)
-    source = EngineSource(settings.model, engine)
-    return Pagoda(settings.data_dir, [source], engine, settings.host, token, install_page)
+    upstreams = [Upstream(upstream) for upstream in settings.upstreams]
+    name, _, model = settings.model.partition("/")
+    source: Source
+    engine = None
+    if model and (elsewhere := next((one for one in upstreams if one.name == name), None)):
+        source = elsewhere.source(model)  # nothing runs here then
+    else:
+        engine = EngineClient(settings.model, settings.data_dir, settings.memory_bytes)
+        source = EngineSource(settings.model, engine)
+    return Pagoda(settings.data_dir, [source], engine, settings.host, token, install_page, upstreams)

@@ -1,26 +1,27 @@
 """A chat completion as clients of the OpenAI API ask for it: read strictly, refused by the name of the field."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from backend.errors import Invalid
 from backend.sampling import SamplingFields, to_engine
+from backend.sources import Forwarded
 from backend.wording import sound
-from engine.events import Sampling
+from engine.events import Generate, Sampling
+
+MOST_STOPS = 4
 
 # Fields that we do not have, at the value that asks for nothing: many clients send them all.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "logit_bias": ({},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
     "functions": ([],),
+    "function_call": ("none", "auto"),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "store": (False,),
@@ -36,6 +37,12 @@ class _Strict(BaseModel):
 class TextPart(_Strict):
     type: Literal["text"]
     text: str
+
+
+# What says who asks, or where to look for something kept: it changes nothing in a reply.
+_WITHOUT_EFFECT = ("user", "safety_identifier", "prompt_cache_key")
+# What clients send back of a reply they got, and no template reads.
+_ECHO = ("reasoning_content", "reasoning", "annotations", "refusal", "audio")
 
 
 class ChatMessage(_Strict):
@@ -56,14 +63,21 @@ class PagodaOptions(_Strict):
     progress: bool = False
 
 
+TokenId = Annotated[str, Field(pattern=r"^\d{1,9}$")]
+
+
 class _Body(SamplingFields):
     model: str
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     stream: bool = False
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None  # type: ignore[assignment]
+    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logprobs: StrictBool = False
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
-    user: str | None = None  # says who asks; it changes nothing in a reply
     pagoda: PagodaOptions | None = None
 
 
@@ -75,6 +89,16 @@ class ChatRequest:
     stream: bool
     include_usage: bool
     progress: bool
+    template: dict[str, Any] = field(default_factory=dict)
+    body: dict[str, Any] = field(default_factory=dict)
+    path: str = "chat/completions"
+    raw: str | None = None
+
+    def generate(self, run_id: str) -> Generate:
+        """For the engine; for an upstream the body goes on as it came."""
+        if self.body:
+            return Forwarded(run_id, self.messages, self.sampling, body=self.body, path=self.path)
+        return Generate(run_id, self.messages, self.sampling, template=self.template, raw=self.raw)
 
 
 def read(body: Any) -> ChatRequest:
@@ -82,28 +106,80 @@ def read(body: Any) -> ChatRequest:
     if not isinstance(body, dict):
         raise Invalid("The body of a chat completion is a JSON object.")
     asked = {key: value for key, value in body.items() if value is not None and not _asks_for_nothing(key, value)}
+    for name in _WITHOUT_EFFECT:
+        asked.pop(name, None)
+    if isinstance(messages := asked.get("messages"), list):
+        asked["messages"] = [_as_said(message) for message in messages]
     try:
         parsed = _Body.model_validate(asked)
         stop = [parsed.stop] if isinstance(parsed.stop, str) else parsed.stop
         both = {parsed.max_tokens, parsed.max_completion_tokens} - {None}
         if len(both) > 1:
             raise Invalid("max_tokens and max_completion_tokens differ. Send one of them.", "max_completion_tokens")
+        if stop is not None and len(stop) > MOST_STOPS:
+            raise Invalid(f"stop: at most {MOST_STOPS} strings can be given.", "stop")
+        if parsed.top_logprobs and not parsed.logprobs:
+            raise Invalid("top_logprobs needs logprobs: true.", "top_logprobs")
         fields = SamplingFields.model_validate(
             {**{name: getattr(parsed, name) for name in SamplingFields.model_fields}, "stop": stop}
             | ({"max_tokens": both.pop()} if both else {})
         )
     except ValidationError as error:
-        raise _refusal(error) from error
+        raise refusal(error) from error
     if parsed.messages[-1].role == "assistant":
         raise Invalid("The last message is the assistant's: there is nothing to reply to.", "messages")
     return ChatRequest(
         model=parsed.model,
         messages=tuple(message.plain() for message in parsed.messages),
-        sampling=to_engine(fields.model_dump(exclude_none=True)),
+        sampling=replace(
+            to_engine(fields.model_dump(exclude_none=True)),
+            logit_bias=tuple((int(token), bias) for token, bias in (parsed.logit_bias or {}).items()),
+            logprobs=parsed.top_logprobs if parsed.logprobs else None,
+        ),
         stream=parsed.stream,
         include_usage=parsed.stream_options is not None and parsed.stream_options.include_usage,
         progress=parsed.pagoda is not None and parsed.pagoda.progress,
+        template=(parsed.chat_template_kwargs or {})
+        | ({"reasoning_effort": parsed.reasoning_effort} if parsed.reasoning_effort else {}),
     )
+
+
+class _Open(BaseModel):
+    """What we must understand of a request that an upstream answers; the rest is its business."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: Literal[1] | None = None
+    pagoda: PagodaOptions | None = None
+
+
+def read_open(body: Any, path: str) -> ChatRequest:
+    """The request for an upstream: checked only where it touches us. Raises Invalid."""
+    try:
+        parsed = _Open.model_validate(body)
+    except ValidationError as error:
+        raise refusal(error) from error
+    asked = {key: value for key, value in body.items() if value is not None}
+    return ChatRequest(
+        model=parsed.model,
+        messages=(),
+        sampling=Sampling(),
+        stream=parsed.stream,
+        include_usage=parsed.stream_options is not None and parsed.stream_options.include_usage,
+        progress=parsed.pagoda is not None and parsed.pagoda.progress,
+        body=asked,
+        path=path,
+    )
+
+
+def _as_said(message: Any) -> Any:
+    """A message without the empty fields and echoes that clients send back with a reply they got."""
+    if not isinstance(message, dict):
+        return message
+    return {key: value for key, value in message.items() if value is not None and key not in _ECHO}
 
 
 def _asks_for_nothing(key: str, value: Any) -> bool:
@@ -111,7 +187,8 @@ def _asks_for_nothing(key: str, value: Any) -> bool:
     return any(type(value) is type(neutral) and value == neutral for neutral in _NEUTRAL.get(key, ()))
 
 
-def _refusal(error: ValidationError) -> Invalid:
+def refusal(error: ValidationError) -> Invalid:
+    """What pydantic found, as a refusal that names the field."""
     # Where a field may be one of several types there is an error for each: the deepest one knows best.
     first: Mapping[str, Any] = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
     param = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[TextPart]"))

@@ -14,10 +14,17 @@ Kind = Literal["text", "progress", "state"]
 
 @dataclass(frozen=True)
 class Text:
-    """More of the reply. `tokens` are the ids behind it where the engine made them (for an exact Continue)."""
+    """More of the reply. `tokens` are the ids behind it where the engine made them (for an exact Continue).
+
+    `channel` "reasoning" is what a model thought, "mark" a tag around that; None is the reply itself. `logprobs` and
+    `extra` (tool calls of an upstream) are there only for API clients that asked.
+    """
 
     text: str
     tokens: tuple[int, ...] = ()
+    channel: str | None = None
+    logprobs: tuple[Any, ...] | None = None
+    extra: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,13 +53,18 @@ class Progress:
 
 @dataclass(frozen=True)
 class StateChange:
-    """The attempt entered `state`. The terminal one carries why, usage and timings."""
+    """The attempt entered `state`. The terminal one carries why, usage and timings.
+
+    `kind` names the sort of failure for programs, `param` the field of a request that it is about.
+    """
 
     state: State
     reason: str | None = None
     detail: str | None = None
     usage: dict[str, Any] | None = None
     timings: dict[str, Any] | None = None
+    kind: str | None = None
+    param: str | None = None
 
 
 Payload = Text | Progress | StateChange

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from platformdirs import user_data_dir
 
+from backend.upstream_settings import UpstreamSettings
+
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -21,6 +23,7 @@ class Settings:
     data_dir: Path = field(default_factory=lambda: Path(user_data_dir("pagoda", appauthor=False)))
     open_browser: bool = True
     log_level: str = "warning"
+    upstreams: tuple[UpstreamSettings, ...] = ()
 
 
 def parse_memory(text: str) -> int | None:

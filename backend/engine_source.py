@@ -19,7 +19,7 @@ class EngineSource:
     capacity = 1
 
     def __init__(self, name: str, client: EngineClient) -> None:
-        self.name = name
+        self.name = self.lane = name
         self._client = client
 
     def status(self) -> ModelStatus:

@@ -4,6 +4,8 @@ GatewayError
 ├── Invalid       400  the request says something that cannot be done
 ├── NotFound      404  no such conversation, message or attempt
 ├── Conflict      409  it is there, but not in a state where this can be done
+├── Busy          429  too many requests wait already
+├── NotReady      503  the model is still loading, or failed to
 ├── Unavailable   503  Pagoda is shutting down
 ├── CannotWrite   507  the journal could not be written: nothing that is not on disk is shown
 └── CannotStart        Pagoda cannot start on this data folder
@@ -17,6 +19,7 @@ class GatewayError(Exception):
 
     status = 500
     kind = "internal_error"
+    retry_after: int | None = None  # seconds after which asking again may help
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -42,6 +45,21 @@ class Conflict(GatewayError):
 
     status = 409
     kind = "conflict"
+
+
+class Busy(GatewayError):
+    """Too many requests wait already."""
+
+    status = 429
+    kind = "rate_limit_exceeded"
+    retry_after = 5
+
+
+class NotReady(GatewayError):
+    """The model cannot reply yet. `retry_after` None: waiting alone will not help."""
+
+    status = 503
+    kind = "model_not_ready"
 
 
 class Unavailable(GatewayError):

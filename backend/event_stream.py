@@ -2,10 +2,11 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 # Proxies and clients cut a connection that is silent for about a minute; with slow models a token can take longer.
 HEARTBEAT_S = 10.0
@@ -18,13 +19,30 @@ def event(data: Any, name: str | None = None, id: str | None = None) -> bytes:
     return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
-def respond(events: AsyncGenerator[bytes, None], every: float = HEARTBEAT_S) -> StreamingResponse:
-    """Send the events as they come. When the client leaves, `events` is closed."""
-    return StreamingResponse(
+class _Stream(StreamingResponse):
+    """A client may leave before the first event is asked for: a generator that never began closes nothing."""
+
+    on_end: Callable[[], None] = staticmethod(lambda: None)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.on_end()
+
+
+def respond(
+    events: AsyncGenerator[bytes, None], every: float = HEARTBEAT_S, on_end: Callable[[], None] | None = None
+) -> StreamingResponse:
+    """Send the events as they come. When the client leaves, `events` is closed; in any case `on_end` is called."""
+    response = _Stream(
         with_heartbeats(events, every),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
     )
+    if on_end is not None:
+        response.on_end = on_end
+    return response
 
 
 async def with_heartbeats(events: AsyncGenerator[bytes, None], every: float) -> AsyncIterator[bytes]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from backend import prompt
 from backend.broadcast import Broadcast, Subscriber
+from backend.catalog import Catalog, Shelf
 from backend.chunks import Chunk, Cursor, Payload, Progress, StateChange, Text
 from backend.errors import Conflict, Invalid, Unavailable
 from backend.journal import Journal
@@ -33,9 +34,9 @@ log = logging.getLogger(__name__)
 class Gateway:
     """`sources[0]` is the default. `start` before the first write, `close` at the end."""
 
-    def __init__(self, journal: Journal, sources: Sequence[Source]) -> None:
+    def __init__(self, journal: Journal, sources: Sequence[Source], upstreams: Sequence[Shelf] = ()) -> None:
         self._journal = journal
-        self._sources = {source.name: source for source in sources}
+        self._sources = Catalog(sources, upstreams)
         self._default = sources[0]
         self.queue = Queue()
         self.dropped = 0  # chunks that had no place any more, since the start
@@ -52,10 +53,7 @@ class Gateway:
         """Mark what the last Pagoda left unfinished, and listen to the sources."""
         for attempt in self._journal.alive():
             self._deliver(_cursor(attempt), StateChange(State.INTERRUPTED, Reason.RESTARTED))
-        for source in self._sources.values():
-            self._unwatch.append(
-                source.watch(lambda: self._broadcast.publish(Notice("model", None, self.model_status())))
-            )
+        self._unwatch = self._sources.watch(lambda: self._broadcast.publish(Notice("model", None, self.model_status())))
 
     async def close(self) -> None:
         """Mark what runs as interrupted, at once, and accept nothing new. Reading still works: the journal stays open

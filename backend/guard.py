@@ -75,7 +75,8 @@ class Guard:
     def _shown(self, scope: Scope, headers: Headers) -> bool:
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
-        return (scheme.lower() == "bearer" and self._right(bearer.strip())) or self._right(cookie)
+        key = headers.get("x-api-key", "")  # as Anthropic's clients show it
+        return (scheme.lower() == "bearer" and self._right(bearer.strip())) or self._right(cookie) or self._right(key)
 
     def _right(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), (self._token or "").encode())

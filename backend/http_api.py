@@ -172,14 +172,16 @@ def install_errors(app: FastAPI) -> None:
 
     @app.exception_handler(GatewayError)
     async def of_the_gateway(request: Request, error: GatewayError) -> JSONResponse:
-        return JSONResponse(error_body(request.url.path, error.kind, error.message, error.param), error.status)
+        headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else None
+        body = error_body(request.url.path, error.kind, error.message, error.param, error.status)
+        return JSONResponse(body, error.status, headers)
 
     @app.exception_handler(RequestValidationError)
     async def of_the_body(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         words = f"{where}: {first['msg']}" if where else str(first["msg"])
-        return JSONResponse(error_body(request.url.path, "invalid_request", words, where or None), 400)
+        return JSONResponse(error_body(request.url.path, "invalid_request", words, where or None, 400), 400)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:

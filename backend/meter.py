@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from backend import chunks
-from backend.sources import SourceEvent
+from backend.sources import Delta, Ended, Reading, SourceEvent
 from engine.events import Finished, Loading, Progress, Token
 
 
@@ -21,6 +21,7 @@ class Meter:
         self._prompt_tokens: int | None = None
         self._progress: Progress | None = None
         self._finished: Finished | None = None
+        self._ended: Ended | None = None
 
     def elapsed(self) -> float:
         """Seconds since the run was accepted."""
@@ -42,14 +43,18 @@ class Meter:
                 self._progress = event
                 if event.stage == "prefill":
                     self._prompt_tokens = event.tokens_total
-            case Token():
+            case Reading():
+                self._prompt_tokens = event.tokens_total
+            case Token() | Delta():
                 self._tokens += 1
                 if self._first_token is None:
                     self._first_token = self.elapsed()
+            case Ended():
+                self._ended = event
             case Finished():
                 self._finished = event
 
-    def progress(self, event: Loading | Progress) -> chunks.Progress:
+    def progress(self, event: Loading | Progress | Reading) -> chunks.Progress:
         """A source's progress in the shape of a chunk."""
         if isinstance(event, Loading):
             return chunks.Progress(
@@ -60,6 +65,9 @@ class Meter:
                 load_total=event.total,
                 load_unit=event.unit,
             )
+        if isinstance(event, Reading):
+            done, total = event.tokens_done, event.tokens_total
+            return chunks.Progress("prefill", self._rounded_elapsed(), tokens_done=done, tokens_total=total)
         return chunks.Progress(
             stage=event.stage,
             elapsed_s=self._rounded_elapsed(),
@@ -80,11 +88,17 @@ class Meter:
         """Tokens read and written; None when the source never said."""
         if self._finished is not None:
             prompt, completion = self._finished.prompt_tokens, self._finished.completion_tokens
+        elif (end := self._ended) is not None:
+            if end.prompt_tokens is None or end.completion_tokens is None:
+                return None
+            prompt, completion = end.prompt_tokens, end.completion_tokens
         elif self._prompt_tokens is not None:
             prompt, completion = self._prompt_tokens, self._tokens
         else:
             return None
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        cached = self._ended.cached_tokens if self._ended is not None else None
+        return usage | ({"cached_tokens": cached} if cached else {})
 
     def timings(self) -> dict[str, Any]:
         """Seconds and counters, only those that are known. `ttft_s` counts from acceptance, `engine_ttft_s` from the
@@ -104,6 +118,8 @@ class Meter:
                 "disk_s": end.disk_s,
                 "tokens_per_s": 1 / end.tpot_s if end.tpot_s > 0 else None,
             }
+        if (upstream := self._ended) is not None:
+            known |= {"prefill_s": upstream.prefill_s, "decode_s": upstream.decode_s}
         if (counters := self._finished or self._progress) is not None:
             known |= {
                 "expert_hits": counters.expert_hits,

@@ -71,6 +71,10 @@ class Queue:
         self._advance()
         return ticket
 
+    def waiting(self, source: str, share: str) -> int:
+        """How many of that share wait for that source."""
+        return sum((ticket.source, ticket.share) == (source, share) for ticket in self._waiting)
+
     def _next_round(self, source: str, share: str) -> int:
         taken = [t.round for t in self._waiting if (t.source, t.share) == (source, share)]
         if (had := self._had.get((source, share))) is not None:

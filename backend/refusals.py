@@ -1,18 +1,32 @@
-"""How a refusal looks on the wire: JSON with words for a person, in OpenAI's shape under /v1."""
+"""How a refusal looks on the wire: JSON with words for a person, under /v1 in the shape that the API's clients know."""
 
 import json
 from typing import Any
 
 from starlette.types import Scope, Send
 
+_OPENAI_TYPES = {401: "invalid_request_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 
-def error_body(path: str, kind: str, message: str, param: str | None = None) -> dict[str, Any]:
+
+def error_body(path: str, kind: str, message: str, param: str | None = None, status: int = 500) -> dict[str, Any]:
     """`{error: {message, type}}`; clients of the OpenAI API also look for `param` and `code`."""
-    error: dict[str, Any] = {"message": message, "type": kind}
+    if path.startswith("/v1/messages"):
+        other = "invalid_request_error" if 400 <= status < 500 else "api_error"
+        return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(status, other), "message": message}}
     if path.startswith("/v1"):
-        error["type"] = "invalid_request_error" if kind in ("invalid_request", "not_found", "too_large") else kind
-        error |= {"param": param, "code": kind}
-    return {"error": error}
+        other = "invalid_request_error" if 400 <= status < 500 else "server_error"
+        type = _OPENAI_TYPES.get(status, other)
+        code = "invalid_api_key" if status == 401 else kind
+        return {"error": {"message": message, "type": type, "param": param, "code": code}}
+    return {"error": {"message": message, "type": kind}}
 
 
 async def refuse(scope: Scope, send: Send, status: int, kind: str, message: str) -> None:
@@ -20,7 +34,7 @@ async def refuse(scope: Scope, send: Send, status: int, kind: str, message: str)
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008, "reason": message[:120]})
         return
-    body = json.dumps(error_body(scope["path"], kind, message), ensure_ascii=False).encode()
+    body = json.dumps(error_body(scope["path"], kind, message, status=status), ensure_ascii=False).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

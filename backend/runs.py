@@ -13,7 +13,7 @@ from backend.chunks import Payload, StateChange, Text
 from backend.errors import GatewayError
 from backend.meter import Meter
 from backend.queue import Queue
-from backend.sources import Source, SourceEvent, SourceInterrupted
+from backend.sources import Delta, Ended, Reading, Source, SourceEvent, SourceInterrupted
 from backend.states import Reason, State
 from backend.throttle import Throttle
 from engine.events import Finished, Generate, Loading, Progress, RunFailed, Token
@@ -49,7 +49,7 @@ class Run:
     def start(self) -> asyncio.Task[None]:
         """Line up now; the rest happens in the returned task."""
         self._ticket = self._queue.enter(
-            self._source.name,
+            self._source.lane,
             self._key,
             lambda place: self._throttle.offer(self._meter.queued(place)),
             self._source.capacity,
@@ -67,12 +67,19 @@ class Run:
         self._end(state, reason, detail)
         self._abort.abort(reason)
 
-    def _end(self, state: State, reason: Reason, detail: str | None = None) -> None:
+    def _end(
+        self,
+        state: State,
+        reason: Reason,
+        detail: str | None = None,
+        kind: str | None = None,
+        param: str | None = None,
+    ) -> None:
         if self._ended:
             return
         self._throttle.flush()
         self._ended = True
-        self._deliver(StateChange(state, reason, detail, self._meter.usage(), self._meter.timings()))
+        self._deliver(StateChange(state, reason, detail, self._meter.usage(), self._meter.timings(), kind, param))
 
     def _on_abort(self) -> None:
         if not self._started:
@@ -116,17 +123,21 @@ class Run:
 
     def _take(self, event: SourceEvent) -> None:
         match event:
-            case Loading() | Progress():
+            case Loading() | Progress() | Reading():
                 if not self._ended:
                     self._throttle.offer(self._meter.progress(event))
-            case Token(token=token, text=text):
-                self._text(Text(text, (token,)))
+            case Token(token=token, text=text, logprobs=logprobs):
+                self._text(Text(text, (token,), logprobs=logprobs or None))
+            case Delta(text=text, channel=channel, extra=extra):
+                self._text(Text(text, channel=channel, extra=extra))
+            case Ended():
+                self._end(*self._ending(event))
             case Finished():
                 if event.text:
                     self._text(Text(event.text))
                 self._end(*self._ending(event))
-            case RunFailed(message=message):
-                self._end(State.FAILED, Reason.ERROR, message)
+            case RunFailed():
+                self._end(State.FAILED, Reason.ERROR, event.message, event.kind, event.param)
 
     def _text(self, text: Text) -> None:
         if self._ended:
@@ -141,12 +152,13 @@ class Run:
         if not self._ended:
             self._deliver(payload)
 
-    def _ending(self, event: Finished) -> tuple[State, Reason]:
+    def _ending(self, event: Finished | Ended) -> tuple[State, Reason]:
         match event.reason:
             case "stop":
                 return State.COMPLETE, Reason.STOP
             case "length":
-                return State.COMPLETE, Reason.CONTEXT_FULL if event.context_full else Reason.LENGTH
+                full = isinstance(event, Finished) and event.context_full
+                return State.COMPLETE, Reason.CONTEXT_FULL if full else Reason.LENGTH
             case "aborted" if not self._abort.signal.aborted:
                 return State.INTERRUPTED, Reason.ENGINE_DIED
             case "aborted":

@@ -1,14 +1,56 @@
 """A source: whatever produces a reply as typed events. The gateway knows nothing else about where text comes from."""
 
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 from backend.abort import AbortSignal
 from backend.states import Reason
 from engine.events import Finished, Generate, Loaded, Loading, Progress, RunFailed, Token
 
-SourceEvent = Loading | Progress | Token | Finished | RunFailed
+
+@dataclass(frozen=True)
+class Delta:
+    """More of a reply from a source that tells no token ids.
+
+    `channel` is None for the reply itself, "reasoning" for what the model thought before it, "mark" for the tags
+    that we put around that. `extra` has what an upstream's delta says besides text: tool calls, a refusal.
+    """
+
+    text: str
+    channel: str | None = None
+    extra: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How much of the prompt an upstream has read."""
+
+    tokens_done: int
+    tokens_total: int
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The proper end of an upstream's reply. `reason`: stop | length | aborted. What it did not tell stays None."""
+
+    reason: str
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Forwarded(Generate):
+    """A request of an API client for an upstream: its own body goes on as it came, with all it asks for."""
+
+    body: dict[str, Any] = field(default_factory=dict)
+    path: str = "chat/completions"
+
+
+SourceEvent = Loading | Progress | Token | Finished | RunFailed | Delta | Reading | Ended
 
 
 class SourceInterrupted(Exception):
@@ -40,9 +82,11 @@ class ModelStatus:
 
 
 class Source(Protocol):
-    """Runs replies, `capacity` of them at a time (the gateway queues the rest)."""
+    """Runs replies, `capacity` of them at a time (the gateway queues the rest). Sources that stand on the same machine
+    share a `lane` and its capacity."""
 
     name: str
+    lane: str
     capacity: int
 
     def status(self) -> ModelStatus:

@@ -14,10 +14,12 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from engine import sampling
-from engine.errors import Aborted, PromptError
+from engine.errors import Aborted, PromptError, PromptTooLong
 from engine.events import Event, Finished, Generate, Progress, Token
 from engine.loader import PagedModel
+from engine.template import template_variables
 from engine.text import TextStream
+from engine.token_logprobs import logprobs
 
 PREFILL_CHUNK = 512
 PROGRESS_EVERY_S = 0.1
@@ -29,11 +31,14 @@ def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
     """The ids of the whole prompt, the part of the reply that already exists included. Raises PromptError."""
     tokenizer = model.tokenizer
     messages = [dict(message) for message in request.messages]
+    if request.raw is not None:
+        return [int(i) for i in tokenizer.encode(request.raw)]
+    variables = template_variables(tokenizer, request.template)
     try:
         if tokenizer.chat_template is None and not getattr(tokenizer, "has_chat_template", False):
             ids = tokenizer.encode("\n\n".join(message["content"] for message in messages))
         else:
-            ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+            ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
     except Exception as error:
         raise PromptError(f"The model's chat template does not accept this conversation: {error}") from error
     ids = [int(i) for i in ids]
@@ -89,14 +94,16 @@ class Run:
             prefill_s = perf_counter() - started
             self.stage, self.done, self.total = "decode", 0, limit
             while len(times) < limit:
-                token = sampler(tokens, self.model(mx.array([tokens[-1:]]), cache=cache)[0, -1])
+                logits = self.model(mx.array([tokens[-1:]]), cache=cache)[0, -1]
+                token = sampler(tokens, logits)
                 times.append(perf_counter())
                 if token in tokenizer.eos_token_ids:
                     reason = "stop"
                     break
                 tokens.append(token)
                 self.done = len(times)
-                self.emit(Token(request.run_id, token, text.add(token)))
+                told = logprobs(logits, token, wish.logprobs, tokenizer) if wish.logprobs is not None else ()
+                self.emit(Token(request.run_id, token, text.add(token), told))
                 if text.stopped:
                     reason = "stop"
                     break
@@ -141,7 +148,7 @@ class Run:
             return wish or 1 << 20, False
         room = context - prompt
         if room <= 0:
-            raise PromptError(
+            raise PromptTooLong(
                 f"This conversation has {prompt:,} tokens, and the model can hold {context:,}. "
                 "Start a new conversation, or shorten the message."
             )

@@ -5,6 +5,8 @@ EngineError
 ├── BudgetError       a memory budget that cannot work: says the least that does
 ├── DiskError         reading expert bytes failed: names file, offset and expert
 ├── PromptError       a prompt the model cannot take
+│   ├── PromptTooLong   more tokens than the model can hold
+│   └── Unsupported     a wish that this model cannot fulfil: `param` names it
 ├── Aborted           the person stopped the run; raised inside a layer
 ├── ModelNotLoaded    a request for a model whose loading failed
 └── EngineDied        the engine's process ended in the middle of its work
@@ -29,6 +31,18 @@ class DiskError(EngineError):
 
 class PromptError(EngineError):
     """A prompt the model cannot take."""
+
+
+class PromptTooLong(PromptError):
+    """A prompt with more tokens than the model can hold."""
+
+
+class Unsupported(PromptError):
+    """A wish that this model cannot fulfil; `param` names the field."""
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class Aborted(EngineError):

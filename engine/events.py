@@ -22,6 +22,8 @@ class Sampling:
     seed: int | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = ()  # added to the logits of these tokens
+    logprobs: int | None = None  # tell the log probability of each token, and of so many of the likeliest
 
 
 # --- commands: supervisor to child -------------------------------------------------------------
@@ -42,7 +44,9 @@ class Generate:
 
     `messages` are {"role", "content"} dicts for the chat template. `prefix_tokens` are the ids of the part of
     the reply that already exists (Continue): generation goes on right after them. They were produced by this
-    model; where only text is known, `prefix_text` is tokenised instead.
+    model; where only text is known, `prefix_text` is tokenised instead. `template` are variables for the chat
+    template (reasoning_effort, enable_thinking, ...); one that the template does not know fails the run. Where `raw`
+    is set it is the whole prompt, without a template.
     """
 
     run_id: str
@@ -50,6 +54,8 @@ class Generate:
     sampling: Sampling = field(default_factory=Sampling)
     prefix_tokens: tuple[int, ...] = ()
     prefix_text: str = ""
+    template: dict[str, Any] = field(default_factory=dict)
+    raw: str | None = None
 
 
 @dataclass(frozen=True)
@@ -124,11 +130,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class Token:
-    """One token, sent the moment it is sampled. `text` may be empty while a character is incomplete."""
+    """One token, sent the moment it is sampled. `text` may be empty while a character is incomplete.
+
+    `logprobs`, where asked for: (id, text, log probability) of the token itself, then of the likeliest ones.
+    """
 
     run_id: str
     token: int
     text: str
+    logprobs: tuple[tuple[int, str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,11 +168,13 @@ class Finished:
 
 @dataclass(frozen=True)
 class RunFailed:
-    """A run could not go on. `kind` names the error class; `message` is for a person."""
+    """A run could not go on. `kind` names the error class; `message` is for a person; `param` is the field of the
+    request that cannot be honoured, where it is about one."""
 
     run_id: str
     kind: str
     message: str
+    param: str | None = None
 
 
 Command = Load | Generate | Abort | Shutdown

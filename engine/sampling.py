@@ -87,6 +87,7 @@ def make(wish: Sampling) -> Sampler:
         presence_context_size=PENALTY_WINDOW,
         frequency_penalty=wish.frequency_penalty,
         frequency_context_size=PENALTY_WINDOW,
+        logit_bias={int(token): float(bias) for token, bias in wish.logit_bias} or None,
     )
     seed = secrets.randbits(40) if wish.seed is None else wish.seed
     return Sampler(draw, tuple(processors), seed)

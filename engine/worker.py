@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from time import monotonic
 
-from engine.errors import EngineError
+from engine.errors import EngineError, Unsupported
 from engine.events import (
     Abort,
     Command,
@@ -143,7 +143,8 @@ class Worker:
                 raise EngineError("No model is loaded. Load one first.")
             Run(self._model, request, self.emit, abort).generate()
         except EngineError as error:
-            self.emit(RunFailed(request.run_id, type(error).__name__, str(error)))
+            param = error.param if isinstance(error, Unsupported) else None
+            self.emit(RunFailed(request.run_id, type(error).__name__, str(error), param))
         except MemoryError:
             self.emit(RunFailed(request.run_id, "MemoryError", "The engine ran out of memory. Give a smaller budget."))
         except Exception as error:

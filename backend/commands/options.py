@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from backend.config import Settings, parse_memory
+from backend.upstream_settings import UpstreamSettings, checked
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -50,3 +51,12 @@ def port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 65535):
         raise argparse.ArgumentTypeError(f"{text!r} is not a port. Ports are numbers from 0 to 65535.")
     return int(text)
+
+
+def upstream(text: str) -> UpstreamSettings:
+    """For argparse: NAME=BASE_URL."""
+    name, _, url = text.partition("=")
+    try:
+        return checked(UpstreamSettings(name.strip(), url.strip()))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

@@ -9,7 +9,7 @@ import socket
 import sys
 import webbrowser
 
-from backend.commands.options import add_model_options, port
+from backend.commands.options import add_model_options, port, upstream
 from backend.config import Settings
 from backend.errors import CannotStart
 
@@ -29,6 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"the address to listen on (default: {default.host}); anything but this machine needs an access token",
     )
     parser.add_argument("--port", type=port, default=default.port, help=f"default: {default.port}")
+    parser.add_argument(
+        "--upstream",
+        type=upstream,
+        action="append",
+        default=[],
+        metavar="NAME=BASE_URL",
+        help="another OpenAI-compatible server, whose models appear as NAME/model; its key is read from the "
+        "environment variable NAME_API_KEY (repeatable)",
+    )
     parser.add_argument("--no-open", action="store_true", help="do not open a browser")
     levels = ("debug", "info", "warning", "error")
     parser.add_argument("--log-level", choices=levels, default=default.log_level, help=f"default: {default.log_level}")
@@ -44,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
         data_dir=args.data,
         open_browser=not args.no_open,
         log_level=args.log_level,
+        upstreams=tuple(args.upstream),
     )
     # The server takes these over while it runs and raises the signal again when it has ended: that is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -102,8 +112,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     token = None if is_loopback(settings.host) else kept_token(settings.data_dir)
     pagoda = build(settings, token, page.install)
     line = ProgressLine(sys.stderr)
-    assert pagoda.engine is not None
-    pagoda.engine.watch(lambda status: show_loading(line, status))
+    if pagoda.engine is not None:
+        pagoda.engine.watch(lambda status: show_loading(line, status))
     address = _address(settings.host, listener.getsockname()[1], token)
 
     class Server(uvicorn.Server):

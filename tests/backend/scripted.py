@@ -87,7 +87,8 @@ class ScriptedSource:
     """`deaf` runs do not hear an abort, like an engine that hangs."""
 
     def __init__(self, name: str = "scripted", capacity: int = 1) -> None:
-        self.name, self.capacity = name, capacity
+        self.name = self.lane = name
+        self.capacity = capacity
         self.deaf = False
         self.retried = 0
         self.calls: list[Call] = []

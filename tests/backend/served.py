@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import httpx
 import uvicorn
 
 from backend.app import Pagoda
+from backend.upstream import Upstream
 from tests.backend.scripted import ScriptedSource
 
 
@@ -32,9 +33,9 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(folder: Path) -> AsyncIterator[Served]:
+async def serve(folder: Path, upstreams: Sequence[Upstream] = (), token: str | None = None) -> AsyncIterator[Served]:
     source = ScriptedSource()
-    pagoda = Pagoda(folder, [source])
+    pagoda = Pagoda(folder, [source], token=token, upstreams=upstreams)
     started = asyncio.Event()
 
     class Server(uvicorn.Server):

@@ -187,7 +187,7 @@ async def test_a_reader_that_falls_behind_gets_a_snapshot_instead_of_a_gap(serve
 
 
 async def test_a_silent_stream_carries_heartbeats(served, monkeypatch):
-    monkeypatch.setattr(event_stream.respond, "__defaults__", (0.01,))
+    monkeypatch.setattr(event_stream.respond, "__defaults__", (0.01, None))
     conversation = await served.conversation()
     sent = await served.send(conversation, "Hello")
     call = await served.source.next_call()

@@ -44,7 +44,8 @@ async def test_a_whole_reply_has_the_known_shape(served):
     assert body["object"] == "chat.completion" and body["model"] == "scripted"
     (choice,) = body["choices"]
     assert choice["message"]["content"] == "Hi you!" and choice["finish_reason"] == "length"
-    assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+    counts = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+    assert body["usage"] == counts | {"prompt_tokens_details": {"cached_tokens": 0}}
     assert served.gateway.conversations() == []
 
 
@@ -88,7 +89,12 @@ async def test_without_asking_there_is_neither_progress_nor_usage(served):
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"n": 2}, "n"),
         ({"n": True}, "n"),
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"stop": list("abcde")}, "stop"),
+        ({"logit_bias": {"the": 1}}, "logit_bias.the.[key]"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5"),
+        ({"reasoning_effort": "extreme"}, "reasoning_effort"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
@@ -121,7 +127,7 @@ async def test_an_unknown_model_is_a_404_that_names_what_there_is(served):
 async def test_a_failure_is_an_error_in_both_ways(served):
     answer = asyncio.create_task(served.client.post(PATH, json=asking()))
     await (await served.source.next_call()).fail("The prompt is too long. Shorten it.")
-    assert (await answer).status_code == 500
+    assert (await answer).status_code == 400
     assert (await answer).json()["error"]["message"] == "The prompt is too long. Shorten it."
     async with served.client.stream("POST", PATH, json=asking(stream=True)) as response:
         await (await served.source.next_call()).crash()

@@ -1,0 +1,146 @@
+"""The shapes of the OpenAI API: chat completions and text completions, whole and in pieces."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from backend.answer import Answer, Failure
+from backend.chunks import Payload, Progress, StateChange, Text
+from backend.event_stream import event
+from backend.refusals import error_body
+from backend.states import Reason, State
+
+
+class ChatShape:
+    """What a chat completion looks like on the wire. `include_usage` and `progress` are what the client asked for."""
+
+    prefix, path, kind = "chatcmpl-", "/v1/chat/completions", "chat.completion"
+
+    def __init__(self, answer: Answer, model: str, include_usage: bool = False, progress: bool = False) -> None:
+        self._answer, self._model = answer, model
+        self._include_usage, self._progress = include_usage, progress
+        self._tools = False
+
+    def first(self) -> bytes:
+        """The chunk that opens the assistant's message."""
+        return self._delta({"role": "assistant", "content": "", "refusal": None})
+
+    def blocks(self, payload: Payload) -> Iterator[bytes]:
+        """The events for what the source said."""
+        match payload:
+            case Text():
+                delta, logprobs = _said(payload)
+                self._tools = self._tools or "tool_calls" in delta
+                if delta or logprobs:
+                    yield self._delta(delta, logprobs=logprobs)
+            case Progress() if self._progress:
+                progress = {key: value for key, value in asdict(payload).items() if value is not None}
+                yield event({**self._chunk([]), "pagoda": {"progress": progress}})
+            case StateChange(state=State.COMPLETE):
+                yield self._delta({}, self._finish_reason(payload))
+                if self._include_usage:
+                    yield event({**self._chunk([]), "usage": usage_of(payload), "pagoda": {"timings": payload.timings}})
+                yield b"data: [DONE]\n\n"
+            case StateChange(state=state) if state.terminal:
+                failure = Failure(payload)
+                yield event(error_body(self.path, failure.kind, failure.message, failure.param, failure.status))
+
+    def whole(self, texts: Sequence[Text], end: StateChange) -> dict[str, Any]:
+        """The reply in one piece."""
+        message: dict[str, Any] = {"role": "assistant", "content": content_of(texts), "refusal": None}
+        if thought := "".join(text.text for text in texts if text.channel == "reasoning"):
+            message["reasoning_content"] = thought
+        if calls := tool_calls(texts):
+            self._tools = True
+            message |= {"content": message["content"] or None, "tool_calls": calls}
+        logprobs = [entry for text in texts for entry in ((_said(text)[1] or {}).get("content") or ())]
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": {"content": logprobs, "refusal": None} if logprobs else None,
+            "finish_reason": self._finish_reason(end),
+        }
+        return {**self._shape(self.kind, [choice]), "usage": usage_of(end), "pagoda": {"timings": end.timings}}
+
+    def _finish_reason(self, end: StateChange) -> str:
+        return "tool_calls" if self._tools and end.reason == Reason.STOP else finish_reason(end)
+
+    def _delta(self, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
+        return event(self._chunk([{"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}]))
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return self._shape(f"{self.kind}.chunk", choices) | ({"usage": None} if self._include_usage else {})
+
+    def _shape(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        head = {"id": self._answer.id, "object": kind, "created": self._answer.created, "model": self._model}
+        return {**head, "choices": choices, "system_fingerprint": None}
+
+
+class TextShape(ChatShape):
+    """The older kind: a text that goes on."""
+
+    prefix, path, kind = "cmpl-", "/v1/completions", "text_completion"
+
+    def first(self) -> bytes:
+        return b""
+
+    def whole(self, texts: Sequence[Text], end: StateChange) -> dict[str, Any]:
+        choice = {"index": 0, "text": content_of(texts), "logprobs": None, "finish_reason": finish_reason(end)}
+        return {**self._shape(self.kind, [choice]), "usage": usage_of(end), "pagoda": {"timings": end.timings}}
+
+    def _delta(self, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
+        text = delta.get("content", "")
+        return event(self._chunk([{"index": 0, "text": text, "logprobs": None, "finish_reason": reason}]))
+
+    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return self._shape(self.kind, choices) | ({"usage": None} if self._include_usage else {})
+
+
+def content_of(texts: Sequence[Text]) -> str:
+    """The reply itself, without what was thought before it."""
+    return "".join(text.text for text in texts if text.channel is None)
+
+
+def tool_calls(texts: Sequence[Text]) -> list[dict[str, Any]]:
+    """An upstream's tool calls, put together from their pieces."""
+    calls: dict[int, dict[str, Any]] = {}
+    for text in texts:
+        for number, piece in enumerate((text.extra or {}).get("tool_calls") or ()):
+            call = calls.setdefault(piece.get("index", number), {"type": "function", "function": {"arguments": ""}})
+            call |= {key: piece[key] for key in ("id", "type") if piece.get(key)}
+            said = piece.get("function") or {}
+            call["function"]["arguments"] += said.get("arguments") or ""
+            if said.get("name"):
+                call["function"]["name"] = said["name"]
+    return [calls[index] for index in sorted(calls)]
+
+
+def usage_of(end: StateChange) -> dict[str, Any] | None:
+    """The counts, with those of the prompt that needed no reading again."""
+    if end.usage is None:
+        return None
+    usage = dict(end.usage)
+    return usage | {"prompt_tokens_details": {"cached_tokens": usage.pop("cached_tokens", 0)}}
+
+
+def finish_reason(end: StateChange) -> str:
+    """Why the reply ended, in OpenAI's words."""
+    return "stop" if end.reason == Reason.STOP else "length"
+
+
+def _said(text: Text) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The delta and the log probabilities of a piece of text."""
+    if text.channel == "mark":
+        return {}, None
+    extra = dict(text.extra or {})
+    logprobs = extra.pop("logprobs", None)
+    if text.logprobs:
+        (chosen, *likeliest) = [_logprob(*one) for one in text.logprobs]
+        logprobs = {"content": [{**chosen, "top_logprobs": likeliest}], "refusal": None}
+    name = "reasoning_content" if text.channel == "reasoning" else "content"
+    return ({name: text.text} if text.text else {}) | extra, logprobs
+
+
+def _logprob(_: int, text: str, value: float) -> dict[str, Any]:
+    # Half a character has no text of its own, and its bytes are not known from it.
+    return {"token": text, "logprob": value, "bytes": None if "\ufffd" in text else list(text.encode())}

@@ -1,0 +1,52 @@
+"""What an upstream is asked: the request of a conversation in the fields of the OpenAI API."""
+
+import re
+from typing import Any
+
+from engine.events import Generate
+
+_SAME = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens")
+# llama.cpp knows the repetition penalty by a name of its own.
+_REPETITION = {"llamacpp": "repeat_penalty"}
+_THOUGHT = re.compile(r"\A\s*<think>.*?(</think>\s*|\Z)", re.DOTALL)
+
+
+def body_of(request: Generate, owner: str) -> dict[str, Any]:
+    """The body without `model` and `stream`. Only what was asked for goes out: strict servers refuse the rest."""
+    sampling = request.sampling
+    body: dict[str, Any] = {"messages": [_without_thought(message) for message in request.messages]}
+    if begun := _THOUGHT.sub("", request.prefix_text):
+        body["messages"].append({"role": "assistant", "content": begun})
+    body |= {name: value for name in _SAME if (value := getattr(sampling, name)) is not None}
+    if sampling.repetition_penalty is not None:
+        body[_REPETITION.get(owner, "repetition_penalty")] = sampling.repetition_penalty
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    return body | {"stream_options": {"include_usage": True}} | _progress(owner)
+
+
+def forwarded(body: dict[str, Any], owner: str) -> dict[str, Any]:
+    """The body of an API client, with the counts and the progress that we want to know ourselves."""
+    kept = {key: value for key, value in body.items() if key != "pagoda"}
+    return kept | {"stream_options": {"include_usage": True}} | _progress(owner)
+
+
+def _progress(owner: str) -> dict[str, Any]:
+    if owner == "llamacpp":
+        return {"return_progress": True}
+    return {"pagoda": {"progress": True}} if owner == "pagoda" else {}
+
+
+def without_refused(body: dict[str, Any], refused: set[str]) -> dict[str, Any]:
+    """The body without what this server does not take. Newer models of OpenAI know max_tokens by its longer name."""
+    kept = {key: value for key, value in body.items() if key not in refused}
+    if "max_tokens" in refused and "max_tokens" in body:
+        kept["max_completion_tokens"] = body["max_tokens"]
+    return kept
+
+
+def _without_thought(message: dict[str, Any]) -> dict[str, Any]:
+    """Models are not given their earlier thoughts to read."""
+    if message["role"] != "assistant":
+        return dict(message)
+    return {**message, "content": _THOUGHT.sub("", message["content"])}

@@ -1,0 +1,30 @@
+"""Variables for a model's chat template: only those that it reads, so that no wish is dropped in silence."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from engine.errors import Unsupported
+
+# Some templates know no effort but a switch for thinking at all.
+_EFFORT, _SWITCH = "reasoning_effort", "enable_thinking"
+
+
+def template_variables(tokenizer: TokenizerWrapper, wishes: Mapping[str, Any]) -> dict[str, Any]:
+    """The wishes as the template knows them. Raises Unsupported naming one that it does not know."""
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    found: dict[str, Any] = {}
+    for name, value in wishes.items():
+        if _reads(template, name):
+            found[name] = value
+        elif name == _EFFORT and _reads(template, _SWITCH):
+            found[_SWITCH] = value not in ("none", "minimal")
+        else:
+            raise Unsupported(f"{name}: the chat template of this model knows no such thing. Leave it out.", name)
+    return found
+
+
+def _reads(template: str, name: str) -> bool:
+    return name.isidentifier() and re.search(rf"\b{name}\b", template) is not None
