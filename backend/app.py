@@ -7,7 +7,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from backend import http_api, openai_api
+from backend import files_api, http_api, openai_api
 from backend.bodies import Bodies
 from backend.config import Settings
 from backend.gateway import Gateway
@@ -45,6 +45,7 @@ class Pagoda:
         self.app = FastAPI(title="Pagoda", docs_url=None, redoc_url=None, openapi_url=None, lifespan=self._lifespan)
         http_api.install_errors(self.app)
         self.app.include_router(http_api.routes(self.gateway))
+        self.app.include_router(files_api.routes(self.gateway))
         self.app.include_router(openai_api.routes(self.gateway))
         self.app.include_router(http_api.unknown_paths())
         if install_page is not None:

@@ -1,4 +1,4 @@
-"""What the body of an API request may be: JSON, and at most 16 MiB. A pure ASGI layer before everything that parses.
+"""What the body of an API request may be: JSON, at most 16 MiB (an import: 512). A layer before all that parses.
 
 Only JSON, because a page of another site can post text or forms to us without asking, but not JSON.
 """
@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from backend.refusals import refuse
 
 LIMIT_BYTES = 16 * 1024 * 1024  # a message of three million words; prompts end far earlier
+LARGER = {"/api/import": 512 * 1024 * 1024}  # years of conversations in one file
 PREFIXES = ("/api/", "/v1/")
 
 
@@ -23,13 +24,13 @@ class Bodies:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIXES):
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers, limit = Headers(scope=scope), LARGER.get(scope["path"], self._limit)
         length = headers.get("content-length", "0")
         body = None
-        if not length.isdigit() or int(length) <= self._limit:
-            body = await self._read(receive)
+        if not length.isdigit() or int(length) <= limit:
+            body = await self._read(receive, limit)
         if body is None:
-            words = f"The request is larger than {self._limit // (1024 * 1024)} MiB, the most that is taken. Send less."
+            words = f"The request is larger than {limit // (1024 * 1024)} MiB, the most that is taken. Send less."
             await refuse(scope, send, 413, "too_large", words)
         elif body and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
             words = "A request with a body needs the header Content-Type: application/json."
@@ -37,7 +38,7 @@ class Bodies:
         else:
             await self._app(scope, _replay(body, receive), send)
 
-    async def _read(self, receive: Receive) -> bytes | None:
+    async def _read(self, receive: Receive, limit: int) -> bytes | None:
         """The whole body, or None as soon as it is too large."""
         parts, size = [], 0
         while True:
@@ -46,7 +47,7 @@ class Bodies:
                 return b""
             parts.append(message.get("body", b""))
             size += len(parts[-1])
-            if size > self._limit:
+            if size > limit:
                 return None
             if not message.get("more_body"):
                 return b"".join(parts)

@@ -6,23 +6,22 @@ between them misses nothing.
 
 import asyncio
 import logging
-import secrets
+import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from backend import prompt
-from backend.broadcast import Broadcast, Subscriber
+from backend.branches import Branches
 from backend.catalog import Catalog, Shelf
 from backend.chunks import Chunk, Cursor, Payload, Progress, StateChange, Text
-from backend.errors import Conflict, Invalid, Unavailable
+from backend.errors import Conflict, Invalid, NotFound
 from backend.journal import Journal
-from backend.lookup import Lookup
+from backend.library import Library, new_id
 from backend.notices import Notice
 from backend.queue import Queue
-from backend.rows import Attempt, Conversation, Message, Sent, message_dict
+from backend.rows import Attempt, Conversation, Message, Sent
 from backend.runs import Run
-from backend.sampling import clean, to_engine
+from backend.sampling import to_engine
 from backend.sources import Source
 from backend.states import Reason, State
 from backend.wording import NEW_TITLE, sound, title_of
@@ -31,28 +30,24 @@ from engine.events import Generate
 log = logging.getLogger(__name__)
 
 
-class Gateway:
-    """`sources[0]` is the default. `start` before the first write, `close` at the end."""
+class Gateway(Library):
+    """`start` before the first write, `close` at the end."""
 
     def __init__(self, journal: Journal, sources: Sequence[Source], upstreams: Sequence[Shelf] = ()) -> None:
-        self._journal = journal
-        self._sources = Catalog(sources, upstreams)
-        self._default = sources[0]
+        super().__init__(journal, Catalog(sources, upstreams), sources[0])
         self.queue = Queue()
         self.dropped = 0  # chunks that had no place any more, since the start
-        self._find = Lookup(journal)
-        self._broadcast = Broadcast()
         self._runs: dict[str, Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._unwatch: list[Callable[[], None]] = []
-        self._closing = False
 
     # --- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Mark what the last Pagoda left unfinished, and listen to the sources."""
+        """Mark what the last Pagoda left unfinished, remove what was deleted, and listen to the sources."""
         for attempt in self._journal.alive():
             self._deliver(_cursor(attempt), StateChange(State.INTERRUPTED, Reason.RESTARTED))
+        self._journal.purge(math.inf)
         self._unwatch = self._sources.watch(lambda: self._broadcast.publish(Notice("model", None, self.model_status())))
 
     async def close(self) -> None:
@@ -71,145 +66,113 @@ class Gateway:
             await asyncio.wait(self._tasks, timeout=1)
         self._broadcast.publish(Notice("closing", None, {}))
 
-    # --- reading ---------------------------------------------------------------------------------
-
-    def conversations(self) -> list[dict[str, Any]]:
-        """The rows of the sidebar, the most recently used first."""
-        return [summary.to_dict() for summary in self._journal.summaries()]
-
-    def conversation(self, id: str) -> dict[str, Any]:
-        """One conversation with all its messages and attempts."""
-        conversation = self._find.conversation(id)
-        attempts = self._journal.attempts(id)
-        return {
-            **self._find.summary(id).to_dict(),
-            "system": conversation.system,
-            "sampling": conversation.sampling,
-            "messages": [message_dict(m, attempts.get(m.id, ())) for m in self._journal.messages(id)],
-        }
-
-    def chunks(self, attempt_id: str, after: int = -1, limit: int = -1) -> list[Chunk]:
-        """The attempt's chunks after `after`, from the journal."""
-        self._find.attempt(attempt_id)
-        return self._journal.chunks(attempt_id, after, limit)
-
-    def attempt(self, id: str) -> Attempt:
-        """One attempt as it is now."""
-        return self._find.attempt(id)
-
-    def models(self) -> list[str]:
-        """The names a conversation can be given, the default first."""
-        return list(self._sources)
-
-    def model_status(self) -> dict[str, Any]:
-        """How the default model stands."""
-        return self._default.status().to_dict()
-
-    def retry_model(self) -> None:
-        """Load again after a failure; harmless otherwise."""
-        self._default.retry()
-
-    def source(self, model: str | None) -> Source:
-        """The source of that name; None is the default. Raises Invalid naming what there is."""
-        if model is None:
-            return self._default
-        if (source := self._sources.get(model)) is None:
-            raise Invalid(f"There is no model {model!r} here. This Pagoda serves: {', '.join(self._sources)}.")
-        return source
-
-    # --- conversations ---------------------------------------------------------------------------
-
-    def create_conversation(
-        self,
-        model: str | None = None,
-        system: str | None = None,
-        sampling: dict[str, Any] | None = None,
-        request_id: str | None = None,
-    ) -> dict[str, Any]:
-        """A new, empty conversation, in the shape of `conversation`."""
-        self._accepting()
-        if request_id and (known := self._journal.conversation_of_request(request_id)):
-            return self.conversation(known.id)
-        now = time.time()
-        row = Conversation(
-            id=_new_id("c"),
-            title=NEW_TITLE,
-            model=self.source(model).name,
-            created_at=now,
-            updated_at=now,
-            system=sound(system) if system else None,
-            sampling=clean(sampling),
-            request_id=request_id,
-        )
-        self._journal.add_conversation(row)
-        self._publish_row(row.id)
-        return self.conversation(row.id)
-
-    def update_conversation(self, id: str, **changes: Any) -> dict[str, Any]:
-        """Change any of title, model, system, sampling; what is not named stays."""
-        self._accepting()
-        self._find.conversation(id)
-        if unknown := set(changes) - {"title", "model", "system", "sampling"}:
-            raise Invalid(f"A conversation has no {', '.join(sorted(unknown))} that could be changed.")
-        if "title" in changes and not (changes["title"] or "").strip():
-            raise Invalid("A title needs at least one visible character.")
-        if "title" in changes:
-            changes["title"] = sound(changes["title"]).strip()[:200]
-        if "model" in changes:
-            changes["model"] = self.source(changes["model"]).name
-        if "system" in changes:
-            changes["system"] = sound(changes["system"]) if changes["system"] else None
-        if "sampling" in changes:
-            changes["sampling"] = clean(changes["sampling"])
-        if changes:
-            self._journal.change_conversation(id, **changes)
-        self._publish_row(id)
-        return self.conversation(id)
-
-    def delete_conversation(self, id: str) -> None:
-        """Stop its runs, then remove everything of it. Deleting what is gone already is harmless."""
-        for attempt in self._journal.alive(id):
-            self._cancel(attempt)
-        if self._journal.conversation(id) is not None:
-            self._journal.delete_conversation(id)
-            self._broadcast.forget(id)
-
-    def mark_read(self, id: str) -> None:
-        """A person has the conversation in front of them."""
-        if self._find.conversation(id).unread:
-            self._journal.change_conversation(id, unread=False)
-            self._publish_row(id)
-
     # --- turns -----------------------------------------------------------------------------------
 
     def send(self, conversation_id: str, request_id: str, text: str) -> Sent:
         """A user message and the attempt to answer it. The same request id again gives the same ids, no new message."""
         self._accepting()
+        if known := self._repeated_turn(request_id, conversation_id):
+            return known
+        conversation = self._find.conversation(conversation_id)
+        branches = self._find.branches(conversation_id)
+        return self._new_turn(conversation, branches, branches.tip(), request_id, text)
+
+    def edit(self, message_id: str, request_id: str, text: str) -> Sent:
+        """Another version of a user message, and the attempt to answer it: a branch beside the one that was there,
+        which stays. A reply that is still being written on that one is stopped and kept."""
+        self._accepting()
+        user, branches = self._find.turn(message_id)
+        if user.id != message_id:
+            raise Invalid("Only a message that you wrote can be edited. A reply has Regenerate.")
+        if known := self._repeated_turn(request_id, user.conversation_id):
+            return known
+        if not sound(text).strip():
+            raise Invalid("The message is empty.")
+        conversation = self._find.conversation(user.conversation_id)
+        self._stop_from(user, branches)
+        return self._new_turn(conversation, branches, user.parent, request_id, text, instead_of=user)
+
+    def show_branch(self, message_id: str) -> None:
+        """Put the branch with this message on screen; later messages follow its end."""
+        user, branches = self._find.turn(message_id)
+        if not any(user.id == message.id for message in branches.on_screen()):
+            self._journal.choose(branches.way_to(user.id))
+            self._publish_branch(user.conversation_id)
+
+    def delete_turn(self, message_id: str) -> None:
+        """Take a user message and its reply out of sight and out of later prompts; what followed stays. For UNDO_S
+        seconds `restore_turn` brings them back."""
+        user, branches = self._find.turn(message_id)
+        for attempt in self._journal.alive(user.conversation_id):
+            if branches.user_of(attempt.message_id).id == user.id:
+                self._cancel(attempt)
+        # Where the branch ends with it, another version of it comes into view, if there is one.
+        others = [id for id in branches.versions(user.id) if id != user.id]
+        is_end = len(branches.following(user.id)) == 1
+        self._journal.mark_turn(user.id, time.time(), branches.way_to(others[-1]) if is_end and others else ())
+        self._publish_branch(user.conversation_id)
+        self._purge_later()
+
+    def restore_turn(self, user_message_id: str) -> None:
+        """Bring back a deleted turn, in its place; harmless for one that is there."""
+        self._accepting()
+        message = self._journal.deleted_message(user_message_id)
+        if message is None:
+            raise NotFound("This message was deleted a while ago and is gone for good.")
+        branches = self._find.branches(self._find.conversation(message.conversation_id).id)
+        user = branches.user_of(message.id)
+        self._journal.mark_turn(user.id, None, branches.way_to(user.id))
+        self._publish_branch(user.conversation_id)
+
+    def _stop_from(self, user: Message, branches: Branches) -> None:
+        """Stop what is being written from this turn on."""
+        for reply in branches.following(user.id):
+            attempt = self._find.attempt(reply.current_attempt)
+            if not attempt.state.terminal:
+                self._cancel(attempt)
+
+    def _repeated_turn(self, request_id: str, conversation_id: str) -> Sent | None:
+        """What this request id made before, if it did; Conflict when it was in another conversation."""
         if not request_id:
             raise Invalid("A message needs a request id.")
-        if known := self._journal.message_of_request(request_id):
-            if known.conversation_id != conversation_id:
-                raise Conflict("This request id was used for a message of another conversation.")
-            reply = self._journal.reply_to(known)
-            return Sent(known.id, reply.id, self._journal.attempts_of(reply.id)[0].id)
-        conversation = self._find.conversation(conversation_id)
+        if (known := self._journal.message_of_request(request_id)) is None:
+            return None
+        if known.conversation_id != conversation_id:
+            raise Conflict("This request id was used for a message of another conversation.")
+        reply = self._journal.reply_to(known)
+        return Sent(known.id, reply.id, self._journal.attempts_of(reply.id)[0].id)
+
+    def _new_turn(
+        self,
+        conversation: Conversation,
+        branches: Branches,
+        parent: str | None,
+        request_id: str,
+        text: str,
+        instead_of: Message | None = None,
+    ) -> Sent:
         if not (text := sound(text)).strip():
             raise Invalid("The message is empty.")
-        position, now = len(self._journal.messages(conversation_id)), time.time()
-        attempt = self._new_attempt(conversation, _new_id("m"), 0, None, now)
-        user = Message(_new_id("m"), conversation_id, position, "user", now, text, request_id)
+        position, now = self._journal.next_position(conversation.id), time.time()
+        attempt = self._new_attempt(conversation, new_id("m"), 0, None, now)
+        user = Message(new_id("m"), conversation.id, position, "user", now, text, request_id, parent=parent)
         reply = Message(
             attempt.message_id,
-            conversation_id,
+            conversation.id,
             position + 1,
             "assistant",
             now,
             current_attempt=attempt.id,
             selected_attempt=attempt.id,
         )
-        title = title_of(text) if position == 0 and conversation.title == NEW_TITLE else conversation.title
-        self._journal.add_turn(user, reply, attempt, title)
-        self._publish_message(user)
+        # The title is the first line of the first prompt, until a person gives another.
+        named = NEW_TITLE if instead_of is None else title_of(instead_of.text)
+        title = title_of(text) if parent is None and conversation.title == named else conversation.title
+        self._journal.add_turn(user, reply, attempt, title, branches.way_to(parent))
+        if instead_of is None:
+            self._publish_message(user)
+        else:
+            self._publish_branch(conversation.id)
         self._launch(attempt, conversation)
         return Sent(user.id, reply.id, attempt.id)
 
@@ -274,19 +237,6 @@ class Gateway:
         self._follow(request.run_id, run)
         return run
 
-    # --- listening -------------------------------------------------------------------------------
-
-    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
-        """Call back with every chunk and notice from now on, after it was journalled. Returns what ends that."""
-        return self._broadcast.subscribe(callback)
-
-    def _publish_row(self, id: str) -> None:
-        self._broadcast.row(self._find.summary(id).to_dict())
-
-    def _publish_message(self, message: Message) -> None:
-        attempts = self._journal.attempts_of(message.id)
-        self._broadcast.publish(Notice("message", message.conversation_id, message_dict(message, attempts)))
-
     # --- running ---------------------------------------------------------------------------------
 
     def _launch(self, attempt: Attempt, conversation: Conversation, seed: Chunk | None = None) -> None:
@@ -324,7 +274,7 @@ class Gateway:
             run_id=attempt.id,
             messages=prompt.build(
                 conversation.system,
-                self._journal.messages(conversation.id),
+                self._find.branches(conversation.id).line_to(attempt.message_id),
                 self._journal.attempts(conversation.id),
                 until=attempt.message_id,
             ),
@@ -353,12 +303,6 @@ class Gateway:
         else:
             self._deliver(_cursor(attempt), StateChange(State.CANCELLED, Reason.STOPPED_BY_PERSON))
 
-    # --- looking up ------------------------------------------------------------------------------
-
-    def _accepting(self) -> None:
-        if self._closing:
-            raise Unavailable("Pagoda is shutting down. Start it again, then repeat this.")
-
     def _new_attempt(
         self,
         conversation: Conversation,
@@ -371,7 +315,7 @@ class Gateway:
         # A conversation may name a model of an earlier start of Pagoda; it goes on with what there is now.
         source = self._sources.get(conversation.model, self._default)
         return Attempt(
-            id=_new_id("a"),
+            id=new_id("a"),
             message_id=message_id,
             conversation_id=conversation.id,
             number=number,
@@ -384,7 +328,3 @@ class Gateway:
 
 def _cursor(attempt: Attempt) -> Cursor:
     return Cursor(attempt.conversation_id, attempt.message_id, attempt.id, attempt.last_seq, attempt.length)
-
-
-def _new_id(prefix: str) -> str:
-    return f"{prefix}_{secrets.token_hex(8)}"

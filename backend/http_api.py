@@ -1,6 +1,7 @@
 """Pagoda's own HTTP API: the gateway's methods as JSON, and the chunks of a conversation as server-sent events."""
 
 import logging
+from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
@@ -37,6 +38,8 @@ class ConversationChange(Body):
     model: str | None = None
     system: str | None = None
     sampling: dict[str, Any] | None = None
+    pinned: bool = False
+    archived: bool = False
 
 
 class NewMessage(Body):
@@ -73,6 +76,10 @@ def routes(gateway: Gateway) -> APIRouter:
     async def create(body: NewConversation | None = None) -> dict[str, Any]:
         return gateway.create_conversation(**(body or NewConversation()).model_dump())
 
+    @api.get("/api/search")
+    async def search(q: Annotated[str, Query(max_length=500)]) -> dict[str, Any]:
+        return {"query": q, "hits": await gateway.search(q)}
+
     @api.get("/api/conversations/{id}")
     async def conversation(id: str) -> dict[str, Any]:
         return gateway.conversation(id)
@@ -86,6 +93,10 @@ def routes(gateway: Gateway) -> APIRouter:
         gateway.delete_conversation(id)
         return {"id": id, "deleted": True}
 
+    @api.post("/api/conversations/{id}/restore")
+    async def restore(id: str, body: Nothing | None = None) -> dict[str, Any]:
+        return gateway.restore_conversation(id)
+
     @api.post("/api/conversations/{id}/read")
     async def read(id: str, body: Nothing | None = None) -> dict[str, Any]:
         gateway.mark_read(id)
@@ -93,13 +104,26 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @api.post("/api/conversations/{id}/messages")
     async def send(id: str, body: NewMessage) -> dict[str, Any]:
-        sent = gateway.send(id, body.request_id, body.text)
-        return {
-            "conversation_id": id,
-            "user_message_id": sent.user_message_id,
-            "message_id": sent.message_id,
-            "attempt_id": sent.attempt_id,
-        }
+        return {"conversation_id": id, **asdict(gateway.send(id, body.request_id, body.text))}
+
+    @api.post("/api/messages/{id}/edit")
+    async def edit(id: str, body: NewMessage) -> dict[str, Any]:
+        return asdict(gateway.edit(id, body.request_id, body.text))
+
+    @api.post("/api/messages/{id}/show")
+    async def show(id: str, body: Nothing | None = None) -> dict[str, Any]:
+        gateway.show_branch(id)
+        return {"message_id": id}
+
+    @api.delete("/api/messages/{id}")
+    async def delete_turn(id: str) -> dict[str, Any]:
+        gateway.delete_turn(id)
+        return {"message_id": id, "deleted": True}
+
+    @api.post("/api/messages/{id}/restore")
+    async def restore_turn(id: str, body: Nothing | None = None) -> dict[str, Any]:
+        gateway.restore_turn(id)
+        return {"message_id": id, "deleted": False}
 
     @api.post("/api/messages/{id}/regenerate")
     async def regenerate(id: str, body: NewVersion | None = None) -> dict[str, Any]:

@@ -8,9 +8,9 @@ import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,14 @@ from backend import migrations
 from backend.chunks import Chunk, Progress, StateChange, Text
 from backend.errors import CannotWrite
 from backend.folder import FolderLock
+from backend.purge import purge
 from backend.rows import Attempt, Conversation, Message, Summary, percent_of
 from backend.states import State, can_become
+from backend.transfer import Incoming, said_at_once
 
 _ALIVE = "('sending', 'streaming')"
+NEVER = 9e15  # a `deleted_at` that no purge but the one at the start reaches
+_KEPT = "conversation_id IN (SELECT id FROM conversations WHERE deleted_at IS NULL)"
 
 
 class Journal:
@@ -30,7 +34,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self._lock = FolderLock(folder)
         try:
-            path = folder / "pagoda.db"
+            self.path = path = folder / "pagoda.db"
             migrations.refuse_foreign(path)
             # Created by us with the right mode; SQLite gives the -wal and -shm files the mode of the database.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -51,7 +55,8 @@ class Journal:
         self._lock.release()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing. Raises CannotWrite, in words, when the disk does not take it."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield self._db
@@ -78,7 +83,9 @@ class Journal:
         return self._conversation("request_id", request_id)
 
     def _conversation(self, column: str, value: str) -> Conversation | None:
-        found = self._db.execute(f"SELECT * FROM conversations WHERE {column} = ?", (value,)).fetchone()
+        found = self._db.execute(
+            f"SELECT * FROM conversations WHERE {column} = ? AND deleted_at IS NULL", (value,)
+        ).fetchone()
         return _row(Conversation, found) if found else None
 
     def change_conversation(self, id: str, **columns: Any) -> None:
@@ -89,7 +96,12 @@ class Journal:
         self._db.execute(f"UPDATE conversations SET {names} WHERE id = ?", (*columns.values(), id))
 
     def delete_conversation(self, id: str) -> None:
-        self._db.execute("DELETE FROM conversations WHERE id = ?", (id,))
+        """Out of sight at once; `purge` removes it for good, until then `restore_conversation` brings it back."""
+        self._db.execute("UPDATE conversations SET deleted_at = ? WHERE id = ?", (time.time(), id))
+
+    def restore_conversation(self, id: str) -> bool:
+        """False when it is gone for good."""
+        return self._db.execute("UPDATE conversations SET deleted_at = NULL WHERE id = ?", (id,)).rowcount > 0
 
     def summaries(self, id: str | None = None) -> list[Summary]:
         """The rows of the sidebar, the most recently used first; with `id` only that one."""
@@ -99,28 +111,47 @@ class Journal:
                 (SELECT a.progress FROM attempts a WHERE a.conversation_id = c.id AND a.state IN {_ALIVE}
                  ORDER BY a.rowid LIMIT 1) AS progress,
                 (SELECT a.state FROM messages m JOIN attempts a ON a.id = m.current_attempt
-                 WHERE m.conversation_id = c.id ORDER BY m.position DESC LIMIT 1) AS newest
-            FROM conversations c {"" if id is None else "WHERE c.id = ?"} ORDER BY c.updated_at DESC, c.rowid DESC""",
+                 WHERE m.conversation_id = c.id AND m.deleted_at IS NULL
+                 ORDER BY m.position DESC LIMIT 1) AS newest
+            FROM conversations c WHERE c.deleted_at IS NULL {"" if id is None else "AND c.id = ?"}
+            ORDER BY c.updated_at DESC, c.rowid DESC""",
             () if id is None else (id,),
         )
-        return [
-            Summary(
-                id=row["id"],
-                title=row["title"],
-                model=row["model"],
-                created_at=row["created_at"],
-                updated_at=row["updated_at"],
-                running=bool(row["running"]),
-                percent=percent_of(_progress(row["progress"]), "max_tokens" in json.loads(row["sampling"])),
-                unread=bool(row["unread"]),
-                failed=row["newest"] in (State.FAILED, State.INTERRUPTED),
-            )
-            for row in rows
-        ]
+        return [self._summary(row) for row in rows]
+
+    def _summary(self, row: sqlite3.Row) -> Summary:
+        progress = _progress(row["progress"])
+        return Summary(
+            id=row["id"],
+            title=row["title"],
+            model=row["model"],
+            created_at=row["created_at"],
+            updated_at=row["updated_at"],
+            running=bool(row["running"]),
+            queued=bool(row["running"]) and progress is not None and progress.stage == "queued",
+            percent=percent_of(progress, "max_tokens" in json.loads(row["sampling"])),
+            unread=bool(row["unread"]),
+            failed=row["newest"] in (State.FAILED, State.INTERRUPTED),
+            pinned=bool(row["pinned"]),
+            archived=bool(row["archived"]),
+        )
+
+    def purge(self, before: float) -> None:
+        """Remove for good what was deleted earlier than that."""
+        with self.transaction() as db:
+            purge(db, before)
 
     # --- messages and attempts -------------------------------------------------------------------
 
     def message(self, id: str) -> Message | None:
+        """One that is neither deleted itself nor in a conversation that is."""
+        found = self._db.execute(
+            f"SELECT * FROM messages WHERE id = ? AND deleted_at IS NULL AND {_KEPT}", (id,)
+        ).fetchone()
+        return _row(Message, found) if found else None
+
+    def deleted_message(self, id: str) -> Message | None:
+        """A message that may be deleted, as long as it is not purged."""
         found = self._db.execute("SELECT * FROM messages WHERE id = ?", (id,)).fetchone()
         return _row(Message, found) if found else None
 
@@ -129,7 +160,7 @@ class Journal:
         return _row(Message, found) if found else None
 
     def messages(self, conversation_id: str) -> list[Message]:
-        """In the order of the conversation."""
+        """In the order they were made, those of deleted turns too: backend/branches.py says what is on screen."""
         found = self._db.execute(
             "SELECT * FROM messages WHERE conversation_id = ? ORDER BY position", (conversation_id,)
         )
@@ -144,7 +175,7 @@ class Journal:
         return _row(Message, found)
 
     def attempt(self, id: str) -> Attempt | None:
-        found = self._db.execute("SELECT * FROM attempts WHERE id = ?", (id,)).fetchone()
+        found = self._db.execute(f"SELECT * FROM attempts WHERE id = ? AND {_KEPT}", (id,)).fetchone()
         return self._attempt(found) if found else None
 
     def attempt_of_request(self, request_id: str) -> Attempt | None:
@@ -171,20 +202,41 @@ class Journal:
         found = self._db.execute(f"SELECT * FROM attempts WHERE state IN {_ALIVE} {where} ORDER BY rowid", values)
         return [self._attempt(row) for row in found.fetchall()]
 
-    def add_turn(self, user: Message, reply: Message, attempt: Attempt, title: str) -> None:
-        """A user message, its assistant message and the first attempt, with the conversation's title and time."""
-        with self._transaction() as db:
+    def next_position(self, conversation_id: str) -> int:
+        """The place of the next message in the order they are made."""
+        return self._db.execute(
+            "SELECT coalesce(max(position), -1) + 1 FROM messages WHERE conversation_id = ?", (conversation_id,)
+        ).fetchone()[0]
+
+    def add_turn(self, user: Message, reply: Message, attempt: Attempt, title: str, way: Sequence[str] = ()) -> None:
+        """A user message, its assistant message and the first attempt, with the conversation's title and time.
+
+        It is chosen among the messages in its place; `way` are the user messages before it, to be chosen as well.
+        """
+        with self.transaction() as db:
             _insert(db, "messages", _columns(user))
-            _insert(db, "messages", _columns(reply))
+            _insert(db, "messages", _columns(replace(reply, parent=user.id)))
             _insert(db, "attempts", _columns(attempt))
+            _choose(db, (*way, user.id))
             db.execute(
                 "UPDATE conversations SET title = ?, updated_at = ? WHERE id = ?",
                 (title, attempt.created_at, user.conversation_id),
             )
 
+    def choose(self, way: Sequence[str]) -> None:
+        """Put the branch of these user messages on screen, each before the next."""
+        with self.transaction() as db:
+            _choose(db, way)
+
+    def mark_turn(self, user_id: str, deleted_at: float | None, way: Sequence[str]) -> None:
+        """Delete a turn, or bring it back, and put the branch of these user messages on screen."""
+        with self.transaction() as db:
+            db.execute("UPDATE messages SET deleted_at = ? WHERE id = ? OR parent = ?", (deleted_at, user_id, user_id))
+            _choose(db, way)
+
     def add_attempt(self, attempt: Attempt, seed: Chunk | None = None) -> None:
         """A new version of a message: it becomes the current and the selected one. `seed` is its chunk 0."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             _insert(db, "attempts", _columns(attempt))
             db.execute(
                 "UPDATE messages SET current_attempt = ?, selected_attempt = ? WHERE id = ?",
@@ -199,6 +251,34 @@ class Journal:
     def select_attempt(self, message_id: str, attempt_id: str) -> None:
         self._db.execute("UPDATE messages SET selected_attempt = ? WHERE id = ?", (attempt_id, message_id))
 
+    def add_hidden(self, items: Iterable[Incoming]) -> list[str]:
+        """Write conversations from a file out of sight, but those that are here already; the ids of the new ones.
+        `reveal` shows them all at once. What never is, because Pagoda died in between, is purged at the next start."""
+        added = []
+        with self.transaction() as db:
+            for item in items:
+                if db.execute("SELECT 1 FROM conversations WHERE id = ?", (item.conversation.id,)).fetchone():
+                    continue
+                _insert(db, "conversations", _columns(replace(item.conversation, deleted_at=NEVER)))
+                for row in item.messages:
+                    _insert(db, "messages", _columns(row))
+                for attempt in item.attempts:
+                    _insert(db, "attempts", _columns(replace(attempt, last_seq=1)))
+                    for chunk in said_at_once(attempt):
+                        _insert(db, "chunks", _chunk_columns(chunk))
+                added.append(item.conversation.id)
+        return added
+
+    def reveal(self, ids: Sequence[str]) -> None:
+        """Show what `add_hidden` wrote."""
+        with self.transaction() as db:
+            db.executemany("UPDATE conversations SET deleted_at = NULL WHERE id = ?", [(id,) for id in ids])
+
+    def drop(self, ids: Sequence[str]) -> None:
+        """Remove for good what `add_hidden` wrote."""
+        with self.transaction() as db:
+            db.executemany("DELETE FROM conversations WHERE id = ?", [(id,) for id in ids])
+
     # --- chunks ----------------------------------------------------------------------------------
 
     def append(self, chunk: Chunk) -> bool:
@@ -207,7 +287,7 @@ class Journal:
         It has a place only if its attempt is its message's current one, has not ended, and expects exactly this
         `seq` and `offset`: a late, duplicate or foreign chunk changes nothing.
         """
-        with self._transaction() as db:
+        with self.transaction() as db:
             place = db.execute(
                 """SELECT a.state, a.last_seq, a.length FROM attempts a JOIN messages m ON m.id = a.message_id
                    WHERE a.id = ? AND m.current_attempt = a.id AND a.message_id = ? AND a.conversation_id = ?""",
@@ -222,17 +302,7 @@ class Journal:
             return True
 
     def _write(self, db: sqlite3.Connection, chunk: Chunk, state: State) -> None:
-        _insert(
-            db,
-            "chunks",
-            {
-                "attempt_id": chunk.attempt_id,
-                "seq": chunk.seq,
-                "offset": chunk.offset,
-                "kind": chunk.kind,
-                "payload": chunk.payload_json(),
-            },
-        )
+        _insert(db, "chunks", _chunk_columns(chunk))
         changes: dict[str, Any] = {"last_seq": chunk.seq}
         match chunk.data:
             case Text(text=text):
@@ -276,6 +346,16 @@ class Journal:
         return Attempt(**values)
 
 
+def _choose(db: sqlite3.Connection, way: Sequence[str]) -> None:
+    for id in way:
+        db.execute(
+            """UPDATE messages SET chosen = (messages.id = this.id) FROM (SELECT * FROM messages WHERE id = ?) AS this
+               WHERE messages.conversation_id = this.conversation_id AND messages.role = 'user'
+               AND messages.parent IS this.parent""",
+            (id,),
+        )
+
+
 def _insert(db: sqlite3.Connection, table: str, columns: dict[str, Any]) -> None:
     marks = ", ".join("?" * len(columns))
     db.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values()))
@@ -290,11 +370,19 @@ def _columns(row: Conversation | Message | Attempt) -> dict[str, Any]:
     return {name: _json(value) if isinstance(value, dict) else value for name, value in columns.items()}
 
 
+def _chunk_columns(chunk: Chunk) -> dict[str, Any]:
+    columns = {name: getattr(chunk, name) for name in ("attempt_id", "seq", "offset", "kind")}
+    return {**columns, "payload": chunk.payload_json()}
+
+
 def _row(cls: type, row: sqlite3.Row) -> Any:
     values = dict(row)
     if cls is Conversation:
         values["sampling"] = json.loads(values["sampling"])
-        values["unread"] = bool(values["unread"])
+        for flag in ("unread", "pinned", "archived"):
+            values[flag] = bool(values[flag])
+    if cls is Message:
+        values["chosen"] = bool(values["chosen"])
     return cls(**values)
 
 

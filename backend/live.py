@@ -48,7 +48,7 @@ async def conversation_events(gateway: Gateway, conversation_id: str) -> AsyncGe
 
     def receive(item: Chunk | Notice) -> None:
         nonlocal overrun
-        if not isinstance(item, Notice) or item.kind in ("message", "conversation", "deleted"):
+        if not isinstance(item, Notice) or item.kind in ("message", "branch", "conversation", "deleted"):
             if item.conversation_id != conversation_id:
                 return
         elif item.kind != "closing":
@@ -70,6 +70,8 @@ async def conversation_events(gateway: Gateway, conversation_id: str) -> AsyncGe
             item = await queue.get()
             if isinstance(item, Chunk):
                 yield event(item.to_dict(), "chunk", f"{item.attempt_id}:{item.seq}")
+            elif item.kind == "branch":
+                yield event(gateway.conversation(conversation_id), "snapshot")
             elif item.kind != "closing":
                 yield event(item.data, item.kind)
             if isinstance(item, Notice) and item.kind in ("deleted", "closing"):

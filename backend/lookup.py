@@ -1,5 +1,6 @@
 """Finds rows for the gateway, or says in words that they are gone."""
 
+from backend.branches import Branches
 from backend.errors import Conflict, Invalid, NotFound
 from backend.journal import Journal
 from backend.rows import Attempt, Conversation, Message, Summary
@@ -29,6 +30,17 @@ class Lookup:
         if message.role != "assistant":
             raise Invalid("Only a reply has versions, not a message that you wrote.")
         return message
+
+    def turn(self, message_id: str) -> tuple[Message, Branches]:
+        """The user message of the turn that a message belongs to, and the branches around it."""
+        if (message := self._journal.message(message_id)) is None:
+            raise NotFound("This message does not exist any more.")
+        branches = self.branches(message.conversation_id)
+        return branches.user_of(message_id), branches
+
+    def branches(self, conversation_id: str) -> Branches:
+        """All turns of a conversation."""
+        return Branches(self._journal.messages(conversation_id))
 
     def attempt(self, id: str | None) -> Attempt:
         if id is None or (attempt := self._journal.attempt(id)) is None:

@@ -43,8 +43,63 @@ def conversations_messages_attempts_chunks(db: sqlite3.Connection) -> None:
         db.execute(statement)
 
 
+def turns_make_a_tree(db: sqlite3.Connection) -> None:
+    """Every message names the one before it, so that an edited message can begin a branch; turns can be deleted."""
+    db.execute("ALTER TABLE messages ADD COLUMN parent TEXT")
+    db.execute("ALTER TABLE messages ADD COLUMN chosen INTEGER NOT NULL DEFAULT 1")
+    db.execute("ALTER TABLE messages ADD COLUMN deleted_at REAL")
+    db.execute("CREATE INDEX messages_by_parent ON messages (parent)")
+    db.execute(
+        """UPDATE messages SET parent = (SELECT before.id FROM messages before
+           WHERE before.conversation_id = messages.conversation_id AND before.position = messages.position - 1)"""
+    )
+
+
+def conversations_are_kept(db: sqlite3.Connection) -> None:
+    """Pinned, archived, and deleted with an Undo: `deleted_at` hides at once, a purge removes later."""
+    db.execute("ALTER TABLE conversations ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE conversations ADD COLUMN archived INTEGER NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE conversations ADD COLUMN deleted_at REAL")
+
+
+def passages_can_be_searched(db: sqlite3.Connection) -> None:
+    """Every text that a search can find, with its trigrams, kept in step by triggers; built here for what is there.
+
+    A reply is searched once it has ended: until then its text is in its chunks.
+    """
+    statements = (
+        """CREATE TABLE passages (
+            id INTEGER PRIMARY KEY, message_id TEXT NOT NULL REFERENCES messages(id) ON DELETE CASCADE,
+            attempt_id TEXT UNIQUE REFERENCES attempts(id) ON DELETE CASCADE, text TEXT NOT NULL)""",
+        "CREATE INDEX passages_of_message ON passages (message_id)",
+        """CREATE VIRTUAL TABLE passages_fts USING fts5(
+            text, content='passages', content_rowid='id', tokenize='trigram')""",
+        """CREATE TRIGGER passage_added AFTER INSERT ON passages BEGIN
+            INSERT INTO passages_fts (rowid, text) VALUES (new.id, new.text); END""",
+        """CREATE TRIGGER passage_removed AFTER DELETE ON passages BEGIN
+            INSERT INTO passages_fts (passages_fts, rowid, text) VALUES ('delete', old.id, old.text); END""",
+        """CREATE TRIGGER message_added AFTER INSERT ON messages WHEN new.role = 'user' BEGIN
+            INSERT INTO passages (message_id, text) VALUES (new.id, new.text); END""",
+        """CREATE TRIGGER attempt_added AFTER INSERT ON attempts WHEN new.text != '' BEGIN
+            INSERT INTO passages (message_id, attempt_id, text) VALUES (new.message_id, new.id, new.text); END""",
+        """CREATE TRIGGER attempt_ended AFTER UPDATE OF text ON attempts WHEN new.text != '' BEGIN
+            DELETE FROM passages WHERE attempt_id = new.id;
+            INSERT INTO passages (message_id, attempt_id, text) VALUES (new.message_id, new.id, new.text); END""",
+        "INSERT INTO passages (message_id, text) SELECT id, text FROM messages WHERE role = 'user'",
+        """INSERT INTO passages (message_id, attempt_id, text)
+            SELECT message_id, id, text FROM attempts WHERE text != ''""",
+    )
+    for statement in statements:
+        db.execute(statement)
+
+
 Step = Callable[[sqlite3.Connection], None]
-STEPS: tuple[Step, ...] = (conversations_messages_attempts_chunks,)
+STEPS: tuple[Step, ...] = (
+    conversations_messages_attempts_chunks,
+    turns_make_a_tree,
+    conversations_are_kept,
+    passages_can_be_searched,
+)
 
 
 def applied(db: sqlite3.Connection) -> list[str]:

@@ -10,11 +10,12 @@ class Notice:
 
     conversation  the sidebar's row (new, renamed, running, percent, unread, failed: whatever changed)
     deleted       {"id"}: the conversation is gone
+    branch        {"id"}: other messages of the conversation are on screen now (edited, deleted, another branch)
     message       a message in the shape of `Gateway.conversation` (new, a new attempt, another version selected)
     model         what `Gateway.model_status` says now
     closing       Pagoda is shutting down: nothing follows
     """
 
-    kind: Literal["conversation", "deleted", "message", "model", "closing"]
+    kind: Literal["conversation", "deleted", "branch", "message", "model", "closing"]
     conversation_id: str | None
     data: dict[str, Any]

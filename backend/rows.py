@@ -24,11 +24,18 @@ class Conversation:
     sampling: dict[str, Any] = field(default_factory=dict)
     unread: bool = False
     request_id: str | None = None
+    pinned: bool = False
+    archived: bool = False
+    deleted_at: float | None = None
 
 
 @dataclass(frozen=True)
 class Message:
-    """A user message carries its text; an assistant message's text is that of its selected attempt."""
+    """A user message carries its text; an assistant message's text is that of its selected attempt.
+
+    `parent` is the message before it (see backend/branches.py); `chosen` says of a user message that the branch it
+    begins is the one on screen; `position` counts all messages of the conversation in the order they were made.
+    """
 
     id: str
     conversation_id: str
@@ -39,6 +46,9 @@ class Message:
     request_id: str | None = None
     current_attempt: str | None = None
     selected_attempt: str | None = None
+    parent: str | None = None
+    chosen: bool = True
+    deleted_at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,8 @@ _ATTEMPT_SHAPE = (
 
 @dataclass(frozen=True)
 class Summary:
-    """A conversation as a row of the sidebar. `percent` is None where a number would be made up."""
+    """A conversation as a row of the sidebar. `percent` is None where a number would be made up; `queued`: it runs, but
+    waits for its turn."""
 
     id: str
     title: str
@@ -88,9 +99,12 @@ class Summary:
     created_at: float
     updated_at: float
     running: bool
+    queued: bool
     percent: float | None
     unread: bool
     failed: bool
+    pinned: bool
+    archived: bool
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -105,8 +119,8 @@ class Sent:
     attempt_id: str
 
 
-def message_dict(message: Message, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """One message with its attempts, oldest first."""
+def message_dict(message: Message, attempts: Sequence[Attempt], versions: Sequence[str] = ()) -> dict[str, Any]:
+    """One message with its attempts, oldest first. `versions` are the ids of the user messages in its place."""
     selected = next((a for a in attempts if a.id == message.selected_attempt), None)
     return {
         "id": message.id,
@@ -116,6 +130,7 @@ def message_dict(message: Message, attempts: Sequence[Attempt]) -> dict[str, Any
         "current_attempt": message.current_attempt,
         "selected_attempt": message.selected_attempt,
         "created_at": message.created_at,
+        "versions": list(versions),
         "attempts": [attempt.to_dict() for attempt in attempts],
     }
 

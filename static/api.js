@@ -15,7 +15,7 @@ async function call(method, path, body) {
     response = await fetch(`/api/${path}`, {
       method,
       headers: body === undefined ? {} : { "Content-Type": "application/json" },
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: body === undefined || body instanceof Blob ? body : JSON.stringify(body),
     });
   } catch {
     throw new ApiError(t("error.unreachable"), 0);
@@ -30,8 +30,11 @@ function messageOf(answer) {
   return typeof told === "string" ? told : null;
 }
 
-export const createConversation = (requestId) => call("POST", "conversations", { request_id: requestId });
+export const createConversation = (requestId, settings) =>
+  call("POST", "conversations", { request_id: requestId, ...settings });
 export const renameConversation = (id, title) => call("PATCH", `conversations/${id}`, { title });
+export const changeConversation = (id, changes) => call("PATCH", `conversations/${id}`, changes);
+export const restoreConversation = (id) => call("POST", `conversations/${id}/restore`, {});
 export const deleteConversation = (id) => call("DELETE", `conversations/${id}`);
 export const sendMessage = (conversationId, requestId, text) =>
   call("POST", `conversations/${conversationId}/messages`, { request_id: requestId, text });
@@ -39,7 +42,14 @@ export const regenerate = (messageId, requestId) =>
   call("POST", `messages/${messageId}/regenerate`, { request_id: requestId });
 export const continueReply = (messageId, requestId) =>
   call("POST", `messages/${messageId}/continue`, { request_id: requestId });
+export const editMessage = (messageId, requestId, text) =>
+  call("POST", `messages/${messageId}/edit`, { request_id: requestId, text });
+export const showBranch = (messageId) => call("POST", `messages/${messageId}/show`, {});
+export const deleteTurn = (messageId) => call("DELETE", `messages/${messageId}`);
+export const restoreTurn = (messageId) => call("POST", `messages/${messageId}/restore`, {});
 export const selectAttempt = (messageId, attemptId) =>
   call("PATCH", `messages/${messageId}`, { selected_attempt: attemptId });
+export const search = (query) => call("GET", `search?q=${encodeURIComponent(query)}`);
+export const importFile = (file) => call("POST", "import", file);
 export const stop = (attemptId) => call("POST", `attempts/${attemptId}/stop`, {});
 export const retryModel = () => call("POST", "model/retry", {});

@@ -11,9 +11,13 @@ const kept = new Map();
 /** @param {string | null} id null for a chat that has no id yet */
 export function conversationFor(id) {
   const known = id !== null && kept.get(id);
-  const conversation = known || reactive({ id, title: null, model: null, messages: [], loaded: id === null, missing: false });
+  const conversation = known || reactive(blank(id));
   if (id !== null) keep(conversation);
   return conversation;
+}
+
+function blank(id) {
+  return { id, title: null, model: null, system: null, sampling: {}, messages: [], loaded: id === null, missing: false };
 }
 
 /** Put a conversation under its id, as the most recent one. */
@@ -36,6 +40,8 @@ export function unsentMessage(requestId, text, error = null) {
 export function absorb(conversation, snapshot) {
   conversation.title = snapshot.title;
   conversation.model = snapshot.model;
+  conversation.system = snapshot.system ?? null;
+  conversation.sampling = snapshot.sampling ?? {};
   conversation.loaded = true;
   conversation.missing = false;
   const merged = snapshot.messages.map((raw) => refreshMessage(find(conversation, raw), raw));
@@ -69,6 +75,7 @@ function refreshMessage(known, raw) {
     refreshAttempt(attempt, rawAttempt);
     return attempt;
   });
+  message.versions = raw.versions ?? [];
   message.current_attempt = raw.current_attempt ?? null;
   message.selected_attempt = raw.selected_attempt ?? raw.current_attempt ?? null;
   return message;
@@ -80,7 +87,8 @@ function refreshMessage(known, raw) {
  */
 export function applyToConversation(conversation, delta) {
   const message = conversation.messages.find((other) => other.id === delta.message_id);
-  const attempt = message?.attempts.find((other) => other.id === delta.attempt_id);
+  if (!message) return "stale"; // of a branch that is not on screen: messages always come before their deltas
+  const attempt = message.attempts.find((other) => other.id === delta.attempt_id);
   return attempt ? applyDelta(attempt, delta) : "gap";
 }
 

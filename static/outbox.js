@@ -67,7 +67,10 @@ const creations = new WeakMap(); // two quick messages in a new chat share one c
 
 async function createFor(conversation, requestId) {
   if (!creations.has(conversation)) {
-    const creation = api.createConversation(`${requestId}-conversation`);
+    const creation = api.createConversation(`${requestId}-conversation`, {
+      system: conversation.system,
+      sampling: conversation.sampling,
+    });
     creations.set(conversation, creation);
     creation.catch(() => creations.delete(conversation));
   }

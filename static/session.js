@@ -12,6 +12,8 @@ export const session = reactive({
   connected: true,
   drawer: false, // the sidebar on a narrow screen
   generation: 0, // counts loads; an answer to an older one is dropped
+  searching: false, // the sidebar shows what a search has found
+  sought: null, // {conversation, message, words}: what to bring into view once it is there
   notice: null, // one sentence for a person, e.g. why a rename failed
 });
 
@@ -35,6 +37,13 @@ export function go(id) {
   if (id === onScreen.value.id && id !== null) return;
   history.pushState(null, "", addressOf(id));
   show(id);
+}
+
+/** Show a conversation with words of one of its messages in view; without a message, as it was left. */
+export function seek(conversation, message, words) {
+  session.sought = message ? { conversation, message, words } : null;
+  go(conversation);
+  if (message) emit("seek");
 }
 
 function show(id) {

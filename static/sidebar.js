@@ -5,14 +5,18 @@
 import * as api from "pagoda/api.js";
 import { forget } from "pagoda/conversation.js";
 import { PgIcon } from "pagoda/icons.js";
+import { PgMenu } from "pagoda/menu.js";
+import { PgSearch } from "pagoda/search.js";
 import { compose, go, leaveDeleted, onScreen, session } from "pagoda/session.js";
+import { PgShelf } from "pagoda/shelf.js";
 import { choices, setTheme, theme } from "pagoda/theme.js";
+import { offerUndo } from "pagoda/undo.js";
 import { language, languages, number, setLanguage, t, titleOf } from "pagoda/words.js";
 
 const DAY = 86_400;
 
 export default {
-  components: { PgIcon },
+  components: { PgIcon, PgMenu, PgSearch, PgShelf },
   template: `
     <div class="pg-drawer" :class="{open: session.drawer}" @keydown.esc="closeDrawer">
       <div class="pg-scrim" @click="closeDrawer"></div>
@@ -23,12 +27,14 @@ export default {
             <pg-icon name="close" /></button>
         </header>
         <button type="button" class="pg-new" @click="fresh"><pg-icon name="plus" />{{ t('sidebar.new') }}</button>
-        <div class="pg-rows">
+        <pg-search />
+        <div v-show="!session.searching" class="pg-rows">
           <p v-if="session.rowsKnown && !session.rows.length" class="pg-none">{{ t('sidebar.none') }}</p>
-          <section v-for="group in groups" :key="group.name">
-            <h2>{{ t(group.name) }}</h2>
+          <component :is="group.folds ? 'details' : 'section'" v-for="group in groups" :key="group.name" :data-group="group.name">
+            <component :is="group.folds ? 'summary' : 'h2'">{{ t('sidebar.' + group.name) }}
+              <small v-if="group.folds">{{ number(group.rows.length) }}</small></component>
             <ul>
-              <li v-for="row in group.rows" :key="row.id" class="pg-row" :class="{current: row.id === currentId, asked: row.id === deleting?.id}"
+              <li v-for="row in group.rows" :key="row.id" class="pg-row" :class="{current: row.id === currentId, asked: row.id === asked?.id}"
                   :data-conversation="row.id" :data-dot="dot(row)">
                 <form v-if="renaming?.id === row.id" @submit.prevent="rename">
                   <input ref="name" v-model="renaming.title" :aria-label="t('sidebar.title')" maxlength="200"
@@ -40,19 +46,18 @@ export default {
                     <span class="pg-row-title" dir="auto">{{ titleOf(row.title) }}</span>
                     <span v-if="dot(row)" class="pg-dot" :title="t('sidebar.' + dot(row))">
                       <span class="pg-unseen">{{ t('sidebar.' + dot(row)) }}</span>
-                      <small v-if="row.running && row.percent !== null">{{ number(row.percent) }}%</small>
+                      <small v-if="row.queued">{{ t('sidebar.queued_short') }}</small>
+                      <small v-else-if="row.running && row.percent !== null">{{ number(row.percent) }}%</small>
                     </span>
                   </a>
                   <span class="pg-row-tools">
-                    <button type="button" class="pg-tool" :aria-label="t('sidebar.rename', {title: titleOf(row.title)})"
-                            :title="t('action.rename')" @click="startRename(row)"><pg-icon name="pencil" /></button>
-                    <button type="button" class="pg-tool" :aria-label="t('sidebar.delete', {title: titleOf(row.title)})"
-                            :title="t('action.delete')" @click="askDelete(row)"><pg-icon name="bin" /></button>
+                    <button type="button" class="pg-tool" :aria-label="t('sidebar.more', {title: titleOf(row.title)})"
+                            aria-haspopup="menu" @click="ask(row, $event.currentTarget)"><pg-icon name="more" /></button>
                   </span>
                 </template>
               </li>
             </ul>
-          </section>
+          </component>
         </div>
         <footer>
           <label><span class="pg-unseen">{{ t('settings.language') }}</span>
@@ -63,30 +68,36 @@ export default {
             <select :value="theme.choice" @change="setTheme($event.target.value)">
               <option v-for="choice in choices" :value="choice">{{ t('settings.theme_' + choice) }}</option>
             </select></label>
+          <pg-shelf />
         </footer>
       </nav>
-      <dialog ref="dialog" class="pg-dialog" @close="deleting = null">
-        <form method="dialog" v-if="deleting">
-          <h2>{{ t('delete.title') }}</h2>
-          <p dir="auto">{{ t('delete.body', {title: titleOf(deleting.title)}) }}</p>
-          <div class="pg-dialog-actions">
-            <button class="pg-button" value="keep" autofocus>{{ t('action.keep') }}</button>
-            <button type="button" class="pg-button danger" @click="remove">{{ t('action.delete') }}</button>
-          </div>
-        </form>
-      </dialog>
+      <pg-menu ref="menu" :label="asked ? t('sidebar.more', {title: titleOf(asked.title)}) : ''" :items="actions" @pick="act" />
     </div>`,
-  data: () => ({ session, theme, choices, language, languages, renaming: null, deleting: null }),
+  data: () => ({ session, theme, choices, language, languages, renaming: null, asked: null }),
   computed: {
     currentId: () => onScreen.value.id,
     groups() {
       const midnight = new Date().setHours(0, 0, 0, 0) / 1000;
-      const group = { "sidebar.today": [], "sidebar.week": [], "sidebar.older": [] };
+      const group = { pinned: [], today: [], yesterday: [], earlier: [], archived: [] };
       for (const row of [...session.rows].sort((one, other) => other.updated_at - one.updated_at)) {
-        const name = row.updated_at >= midnight ? "today" : row.updated_at >= midnight - 6 * DAY ? "week" : "older";
-        group[`sidebar.${name}`].push(row);
+        const when = row.updated_at >= midnight ? "today" : row.updated_at >= midnight - DAY ? "yesterday" : "earlier";
+        group[row.archived ? "archived" : row.pinned ? "pinned" : when].push(row);
       }
-      return Object.entries(group).filter(([, rows]) => rows.length).map(([name, rows]) => ({ name, rows }));
+      return Object.entries(group)
+        .filter(([, rows]) => rows.length)
+        .map(([name, rows]) => ({ name, rows, folds: name === "archived" }));
+    },
+    actions() {
+      if (!this.asked) return [];
+      const { id, pinned, archived } = this.asked;
+      return [
+        { name: "rename", icon: "pencil", words: t("action.rename") },
+        ...(archived ? [] : [{ name: "pin", icon: "pin", words: t(pinned ? "action.unpin" : "action.pin") }]),
+        { name: "archive", icon: archived ? "unbox" : "box", words: t(archived ? "action.unarchive" : "action.archive") },
+        { name: "md", icon: "text", words: t("files.md"), href: `/api/conversations/${id}/export?format=md` },
+        { name: "json", icon: "braces", words: t("files.json"), href: `/api/conversations/${id}/export?format=json` },
+        { name: "delete", icon: "bin", words: t("action.delete"), danger: true },
+      ];
     },
   },
   watch: {
@@ -118,7 +129,7 @@ export default {
     },
     // --- what the person does ---
     dot(row) {
-      if (row.running) return "running";
+      if (row.running) return row.queued ? "queued" : "running";
       if (row.id === this.currentId) return null;
       return row.failed ? "failed" : row.unread ? "unread" : null;
     },
@@ -151,16 +162,29 @@ export default {
       row.title = title.trim();
       await this.attempt(() => api.renameConversation(id, title.trim()), () => (row.title = before));
     },
-    askDelete(row) {
-      this.deleting = row;
-      this.$nextTick(() => this.$refs.dialog.showModal());
+    ask(row, button) {
+      this.asked = row;
+      this.$nextTick(() => this.$refs.menu.open(button));
     },
-    async remove() {
-      const { id } = this.deleting;
-      this.$refs.dialog.close();
+    act(name) {
+      const row = this.asked;
+      if (name === "rename") this.startRename(row);
+      if (name === "pin") this.change(row, { pinned: !row.pinned });
+      if (name === "archive") this.change(row, { archived: !row.archived, pinned: false });
+      if (name === "delete") this.remove(row);
+    },
+    change(row, changes) {
+      return this.attempt(() => api.changeConversation(row.id, changes));
+    },
+    async remove({ id, title }) {
+      const wasOnScreen = id === this.currentId;
       await this.attempt(async () => {
         await api.deleteConversation(id);
         this.gone(id);
+        offerUndo("undo.conversation", { title: titleOf(title) }, async () => {
+          await api.restoreConversation(id);
+          if (wasOnScreen) go(id);
+        });
       });
     },
     async attempt(request, undo) {

@@ -11,20 +11,24 @@ import { PgIcon } from "pagoda/icons.js";
 import { restoreUnsent } from "pagoda/outbox.js";
 import { PgPrompt } from "pagoda/prompt.js";
 import { PgReply } from "pagoda/reply.js";
+import { bringIntoView } from "pagoda/seeker.js";
 import { happenings, onScreen, session } from "pagoda/session.js";
+import { PgSettings } from "pagoda/settings.js";
+import { PgUndo } from "pagoda/undo.js";
 import { PgWelcome } from "pagoda/welcome.js";
 import { t, titleOf } from "pagoda/words.js";
 
 const positions = new Map(); // conversation id -> pixels from the top, or null for the newest line
 
 export default {
-  components: { PgBanner, PgIcon, PgPrompt, PgReply, PgWelcome },
+  components: { PgBanner, PgIcon, PgPrompt, PgReply, PgSettings, PgUndo, PgWelcome },
   template: `
     <main class="pg-transcript" :data-conversation="conversation.id ?? ''" :data-loaded="conversation.loaded">
       <header class="pg-top">
         <button type="button" class="pg-tool pg-menu" :aria-label="t('sidebar.open')" :aria-expanded="session.drawer"
                 @click="session.drawer = true"><pg-icon name="menu" /></button>
         <h1 dir="auto">{{ titleOf(conversation.title) }}</h1>
+        <pg-settings />
       </header>
       <pg-banner />
       <div class="pg-scroll" ref="scroll" tabindex="-1">
@@ -41,6 +45,7 @@ export default {
       <button v-show="!atBottom" type="button" class="pg-jump" @click="follower.toNewest(true)">
         <pg-icon name="down" />{{ t('transcript.newest') }}
       </button>
+      <pg-undo />
       <div class="pg-unseen" aria-live="polite" role="status">{{ announcement }}</div>
     </main>`,
   data: () => ({ session, atBottom: true, announcement: "", awaited: 0 }),
@@ -54,6 +59,7 @@ export default {
     this.follower = new Follower(this.$refs.scroll, this.$refs.column, (atBottom) => (this.atBottom = atBottom));
     happenings.addEventListener("leave", this.leave);
     happenings.addEventListener("open", this.opened);
+    happenings.addEventListener("seek", this.seek);
     this.$watch(() => this.conversation.messages.at(-1)?.key, this.grew);
     this.$watch(() => this.conversation.title, this.retitle, { immediate: true });
     document.addEventListener("visibilitychange", this.seen);
@@ -75,6 +81,7 @@ export default {
       absorb(this.conversation, snapshot);
       restoreUnsent(this.conversation);
       if (first) this.$nextTick(() => this.follower.restore(positions.get(snapshot.id) ?? null));
+      this.$nextTick(this.seek);
     },
     missing(id, generation) {
       if (generation !== session.generation || id !== this.conversation.id) return;
@@ -105,6 +112,9 @@ export default {
       this.announcement = "";
       this.load();
       this.$nextTick(() => this.follower.restore(positions.get(this.conversation.id) ?? null));
+    },
+    seek() {
+      this.$nextTick(() => bringIntoView(this.conversation, this.$refs.column, this.follower));
     },
     load() {
       session.generation += 1;

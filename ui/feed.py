@@ -37,6 +37,7 @@ class Feed:
         self._rows: dict[str, dict[str, Any] | None] = {}  # None: deleted
         self._messages: dict[str, dict[str, Any]] = {}
         self._model: dict[str, Any] | None = None
+        self._other_branch = False
 
     # --- the tab's connection --------------------------------------------------------------------
 
@@ -93,6 +94,8 @@ class Feed:
                 self._deltas.add(item)
             case Notice(kind="message", conversation_id=id, data=message) if id == self._on_screen:
                 self._messages[message["id"]] = message
+            case Notice(kind="branch", conversation_id=id) if id == self._on_screen:
+                self._other_branch = True
             case Notice(kind="conversation", data=row):
                 self._rows[row["id"]] = row
             case Notice(kind="deleted", data=gone):
@@ -106,12 +109,15 @@ class Feed:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._push)
 
     def _push(self) -> None:
-        """Messages go before deltas: a delta belongs to a message that the page knows."""
+        """Messages go before deltas: a delta belongs to a message that the page knows. A snapshot has them all."""
         self._timer = None
         self._last_push = time.monotonic()
         deltas, rows, messages, model = self._deltas.drain(), self._rows, self._messages, self._model
+        other_branch = self._other_branch
         self._forget_pending()
-        if messages and self._on_screen is not None:
+        if other_branch and self._on_screen is not None:
+            self._show()
+        elif messages and self._on_screen is not None:
             self._transcript.merge(self._on_screen, list(messages.values()), time.time())
         if deltas:
             self._transcript.deltas(deltas)

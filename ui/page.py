@@ -21,7 +21,7 @@ RECONNECT_TIMEOUT_S = 60  # a network cut of half a minute ends in the same page
 HISTORY = 3000  # pushes kept for a tab that is cut off: ten a second for the timeout and the time to notice the cut
 MESSAGE_LIMIT = 200_000  # characters; more than any context here holds, and far below what a POST can carry
 
-_STYLES = ("pagoda", "sidebar", "transcript", "prose", "composer")
+_STYLES = ("pagoda", "sidebar", "transcript", "prose", "composer", "keeping")
 
 # Everything the page may load comes from Pagoda itself, whatever a model writes. NiceGUI evaluates script of its own.
 _POLICY = (

@@ -31,6 +31,7 @@ class SimulatedPage:
         self.generation = 0
         self.attempts: dict[str, Shown] | None = None  # None: still loading
         self.selected: dict[str, str] = {}
+        self.messages: set[str] = set()
         self.outbox: list[tuple[int, str]] = []
         self.inbox: list[Chunk | Notice | Snapshot] = []
         self.received: list[Chunk] = []
@@ -102,9 +103,11 @@ class SimulatedPage:
             case Snapshot(conversation=None):
                 self.on_screen = self.attempts = None
             case Snapshot(conversation=dict() as conversation):
-                self.attempts, self.selected = {}, {}
+                self.attempts, self.selected, self.messages = {}, {}, set()
                 for message in conversation["messages"]:
                     self._merge(message)
+            case Notice(kind="branch") if item.conversation_id == self.on_screen:
+                self._ask()
             case Notice(kind="deleted") if item.conversation_id == self.on_screen:
                 self.on_screen = self.attempts = None
             case Notice(kind="message") if item.conversation_id == self.on_screen and self.attempts is not None:
@@ -116,6 +119,7 @@ class SimulatedPage:
 
     def _merge(self, message: dict[str, Any]) -> None:
         assert self.attempts is not None
+        self.messages.add(message["id"])
         if message["selected_attempt"]:
             self.selected[message["id"]] = message["selected_attempt"]
         for attempt in message["attempts"]:
@@ -125,6 +129,8 @@ class SimulatedPage:
 
     def _grow(self, chunk: Chunk) -> None:
         assert self.attempts is not None
+        if chunk.message_id not in self.messages:
+            return  # of another branch
         shown = self.attempts.get(chunk.attempt_id)
         if shown is None or chunk.seq > shown.last_seq + 1:
             self._ask()  # a gap

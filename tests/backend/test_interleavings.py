@@ -16,7 +16,8 @@ from backend.chunks import Chunk, Text
 from backend.errors import Conflict
 from backend.gateway import Gateway
 from backend.journal import Journal
-from tests.backend.plain_model import ModelAttempt, ModelConversation, ModelTurn
+from backend.rows import Sent
+from tests.backend.plain_model import ModelAttempt, ModelConversation, ModelTurn, Place
 from tests.backend.scripted import Call, ScriptedSource
 from tests.backend.simulated_page import SimulatedPage
 
@@ -29,7 +30,8 @@ class Interleavings(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.folder = Path(tempfile.mkdtemp())
         self.conversations: dict[str, ModelConversation] = {}
-        self.deleted: list[str] = []
+        self.deleted: dict[str, ModelConversation] = {}  # and can be brought back
+        self.order: list[str] = []  # all user messages, as they were made
         self.pages = [SimulatedPage(), SimulatedPage()]
         self.old_chunks: list[Chunk] = []
         self.counter = 0
@@ -65,12 +67,7 @@ class Interleavings(RuleBasedStateMachine):
         """Until the gateway shows the states that the model demands, and a run has begun if one can."""
         for _ in range(1000):
             wanted = {a.id: a.state for _, _, a in self._attempts()}
-            shown = {
-                a["id"]: a["state"]
-                for id in self.conversations
-                for m in self.gateway.conversation(id)["messages"]
-                for a in m["attempts"]
-            }
+            shown = {id: self.gateway.attempt(id).state.value for id in wanted}
             waiting = any(attempt.alive for _, _, attempt in self._attempts())
             runs_one = any(not call.over.is_set() for call in self.source.calls)
             if all(shown.get(id, state) == state for id, state in wanted.items()) and (runs_one or not waiting):
@@ -80,7 +77,7 @@ class Interleavings(RuleBasedStateMachine):
 
     def _attempts(self):
         for conversation in self.conversations.values():
-            for turn in conversation.turns:
+            for turn in conversation.turns + conversation.deleted:
                 for attempt in turn.attempts:
                     yield conversation, turn, attempt
 
@@ -123,10 +120,63 @@ class Interleavings(RuleBasedStateMachine):
 
         def send():
             sent = self.gateway.send(conversation.id, request_id, question)
-            attempt = ModelAttempt(sent.attempt_id)
-            conversation.turns.append(ModelTurn(question, request_id, sent.message_id, [attempt], attempt))
+            self._new_turn(conversation, sent, question, request_id, [conversation.start, *conversation.chosen()][-1])
 
         self._do(send)
+
+    def _new_turn(self, conversation: ModelConversation, sent: Sent, question: str, request: str, after: Place) -> None:
+        attempt = ModelAttempt(sent.attempt_id)
+        self.order.append(sent.user_message_id)
+        conversation.add(
+            ModelTurn(
+                question=question,
+                request_id=request,
+                user_id=sent.user_message_id,
+                message_id=sent.message_id,
+                attempts=[attempt],
+                selected=attempt,
+                after=after,
+            )
+        )
+
+    @precondition(_has_turns)
+    @rule(index=indices)
+    def edit(self, index: int) -> None:
+        conversation, turn = self._turn(index)
+        self.counter += 1
+        question, request_id = f"better question {self.counter}", f"request {self.counter}"
+
+        def edit():
+            on_screen = conversation.on_screen()
+            for later in on_screen[on_screen.index(turn) :] if turn in on_screen else ():
+                later.cancel()
+            sent = self.gateway.edit(turn.user_id, request_id, question)
+            self._new_turn(conversation, sent, question, request_id, turn.after)
+
+        self._do(edit)
+
+    @precondition(_has_turns)
+    @rule(index=indices)
+    def show_a_branch(self, index: int) -> None:
+        conversation, turn = self._turn(index)
+        if turn not in conversation.on_screen():
+            turn.choose()
+        self._do(self.gateway.show_branch, turn.message_id)
+
+    @precondition(_has_turns)
+    @rule(index=indices, reply=st.booleans())
+    def delete_a_turn(self, index: int, reply: bool) -> None:
+        conversation, turn = self._turn(index)
+        conversation.delete(turn)
+        self._do(self.gateway.delete_turn, turn.message_id if reply else turn.user_id)
+
+    @precondition(lambda self: any(c.deleted for c in self.conversations.values()))
+    @rule(index=indices)
+    def bring_a_turn_back(self, index: int) -> None:
+        deleted = [(c, turn) for c in self.conversations.values() for turn in c.deleted]
+        conversation, turn = deleted[index % len(deleted)]
+        conversation.restore(turn, self.order)
+        self._do(self.gateway.restore_turn, turn.user_id)
 
     @precondition(_has_turns)
     @rule(index=indices)
@@ -186,9 +236,17 @@ class Interleavings(RuleBasedStateMachine):
     @rule(index=indices)
     def delete(self, index: int) -> None:
         conversation = self._conversation(index)
-        del self.conversations[conversation.id]
-        self.deleted.append(conversation.id)
+        for turn in conversation.turns:
+            turn.cancel()
+        self.deleted[conversation.id] = self.conversations.pop(conversation.id)
         self._do(self.gateway.delete_conversation, conversation.id)
+
+    @precondition(lambda self: self.deleted)
+    @rule(index=indices)
+    def bring_a_conversation_back(self, index: int) -> None:
+        id = list(self.deleted)[index % len(self.deleted)]
+        self.conversations[id] = self.deleted.pop(id)
+        self._do(self.gateway.restore_conversation, id)
 
     @precondition(_has_conversations)
     @rule(page=indices, index=indices)
@@ -281,6 +339,9 @@ class Interleavings(RuleBasedStateMachine):
         for _, _, attempt in self._attempts():
             if attempt.alive:
                 attempt.state = "interrupted"
+        self.deleted.clear()
+        for conversation in self.conversations.values():
+            conversation.forget_deleted(self.order)
         if orderly:
             self.loop.run_until_complete(self.gateway.close())
         self.journal.close()  # the disorderly way: from here on nothing can be written, as after a kill
@@ -306,12 +367,19 @@ class Interleavings(RuleBasedStateMachine):
             assert row["running"] == alive
         for conversation in self.conversations.values():
             messages = self.gateway.conversation(conversation.id)["messages"]
-            assert [m["text"] for m in messages[::2]] == [turn.question for turn in conversation.turns]
-            for message, turn in zip(messages[1::2], conversation.turns, strict=True):
+            turns = conversation.on_screen()
+            assert [m["text"] for m in messages[::2]] == [turn.question for turn in turns]
+            for message, turn in zip(messages[::2], turns, strict=True):
+                assert message["versions"] == [each.user_id for each in conversation.versions(turn)]
+            for message, turn in zip(messages[1::2], turns, strict=True):
                 assert message["selected_attempt"] == turn.selected.id
                 assert message["current_attempt"] == turn.current.id
                 on_disk = [(a["id"], a["text"], a["state"]) for a in message["attempts"]]
                 assert on_disk == [(a.id, a.text, a.state) for a in turn.attempts]
+            for _, _, attempt in [each for each in self._attempts() if each[0] is conversation]:
+                on_disk = self.gateway.attempt(attempt.id)
+                assert (on_disk.text, on_disk.state) == (attempt.text, attempt.state)
+            for message in messages[1::2]:
                 for attempt in message["attempts"]:
                     chunks = self.gateway.chunks(attempt["id"])
                     assert [chunk.seq for chunk in chunks] == list(range(attempt["last_seq"] + 1))
@@ -341,7 +409,8 @@ class Interleavings(RuleBasedStateMachine):
         for page in self.pages:
             if page.on_screen not in self.conversations:
                 continue
-            turns = self.conversations[page.on_screen].turns
+            conversation = self.conversations[page.on_screen]
+            turns = conversation.turns + conversation.deleted + conversation.gone
             known = {attempt.id: attempt for turn in turns for attempt in turn.attempts}
             for id, shown in (page.attempts or {}).items():
                 assert known[id].text.startswith(shown.text)
@@ -352,7 +421,7 @@ class Interleavings(RuleBasedStateMachine):
             page.settle()
             assert page.on_screen is None or page.on_screen in self.conversations
             if page.on_screen is not None:
-                turns = self.conversations[page.on_screen].turns
+                turns = self.conversations[page.on_screen].on_screen()
                 on_screen = {id: (shown.text, shown.state) for id, shown in (page.attempts or {}).items()}
                 assert on_screen == {a.id: (a.text, a.state) for turn in turns for a in turn.attempts}
                 assert page.selected == {turn.message_id: turn.selected.id for turn in turns}

@@ -117,6 +117,7 @@ def test_deleting_a_conversation_leaves_nothing_of_it(journal, tmp_path):
     attempt = begin(journal)
     journal.append(chunk(attempt, 0, 0, Text("Hi")))
     journal.delete_conversation(attempt.conversation_id)
+    journal.purge(time.time() + 1)
     db = sqlite3.connect(tmp_path / "pagoda.db")
     for table in ("conversations", "messages", "attempts", "chunks"):
         assert db.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)

@@ -105,6 +105,16 @@ class Person:
     def row(self, title: str) -> Locator:
         return self.rows.filter(has_text=title)
 
+    def choose(self, title: str, action: str) -> None:
+        """Something in the menu of a conversation's row."""
+        self.row(title).hover()
+        self.page.get_by_role("button", name=f"Options for “{title}”").click()
+        self.page.get_by_role("menuitem", name=action, exact=True).click()
+
+    def group(self, name: str) -> Locator:
+        """A part of the sidebar: pinned, today, yesterday, earlier, archived."""
+        return self.page.locator(f".pg-rows [data-group={name}]")
+
     def go_to(self, title: str) -> "Person":
         self.row(title).get_by_role("link").click()
         expect(self.page.locator(".pg-transcript[data-loaded=true]")).to_be_visible()

@@ -11,8 +11,7 @@ def test_a_conversation_is_renamed_in_place(room: Room, person: Person, pagoda: 
     chat = pagoda.new_conversation(max_tokens=4)
     person.open_conversation(chat).say("An old name").wait_until("complete")
     other = room.second_tab(person).open()
-    person.row("An old name").hover()
-    person.page.get_by_role("button", name="Rename “An old name”").click()
+    person.choose("An old name", "Rename")
     person.page.get_by_label("Title of the conversation").fill("A better name")
     person.page.keyboard.press("Enter")
     expect(person.row("A better name")).to_be_visible()
@@ -31,22 +30,64 @@ def test_escape_leaves_the_name_as_it_was(person: Person, pagoda: RunningPagoda)
     assert pagoda.conversation(chat)["title"] == "Keep this name"
 
 
-def test_a_conversation_is_deleted_after_a_question(room: Room, person: Person, pagoda: RunningPagoda):
+def test_a_deleted_conversation_stops_and_is_gone_everywhere_until_undo(
+    room: Room, person: Person, pagoda: RunningPagoda
+):
     chat = pagoda.new_conversation(max_tokens=400)
-    person.open_conversation(chat).say("To be forgotten, at length").wait_for_text()
+    person.open_conversation(chat).say("Forgotten, at length").wait_for_text()
     other = room.second_tab(person).open_conversation(chat)
-    person.row("To be forgotten").hover()
-    delete = person.page.get_by_role("button", name="Delete “To be forgotten, at length”")
-    delete.click()
-    person.page.get_by_role("button", name="Keep it").click()
-    expect(person.row("To be forgotten")).to_be_visible()
-    delete.click()
-    person.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    expect(person.row("To be forgotten")).to_have_count(0)
-    expect(person.prompts).to_have_count(0)
-    expect(other.row("To be forgotten")).to_have_count(0)
-    expect(other.prompts).to_have_count(0)
+    person.choose("Forgotten, at length", "Delete")
+    for tab in (person, other):
+        expect(tab.row("Forgotten, at length")).to_have_count(0)
+        expect(tab.prompts).to_have_count(0)
     assert chat not in [row["id"] for row in pagoda.get("/api/conversations")]  # type: ignore[index]
+    person.page.get_by_role("button", name="Undo").click()
+    for tab in (person, other):
+        expect(tab.row("Forgotten, at length")).to_be_visible()
+    expect(person.prompts).to_have_count(1)
+    person.reply().wait_until("cancelled").wait_for_text()
+
+
+def test_pinned_conversations_stand_first_and_archived_ones_are_folded_away(
+    room: Room, person: Person, pagoda: RunningPagoda
+):
+    for title in ("Alpha", "Beta", "Gamma"):
+        person.open_conversation(pagoda.new_conversation(max_tokens=2)).say(title).wait_until("complete")
+    other = room.second_tab(person).open()
+    person.choose("Alpha", "Pin")
+    person.choose("Beta", "Archive")
+    for tab in (person, other):
+        expect(tab.group("pinned").locator(".pg-row")).to_have_text(["Alpha"])
+        expect(tab.row("Beta")).to_be_hidden()
+        expect(tab.group("today")).to_contain_text("Gamma")
+    person.group("archived").locator("summary").click()
+    person.choose("Beta", "Take out of the archive")
+    expect(other.group("today")).to_contain_text("Beta")
+    person.choose("Alpha", "Unpin")
+    expect(other.group("pinned")).to_have_count(0)
+
+
+def test_a_row_says_that_its_reply_waits_and_how_far_it_is(room: Room, person: Person, pagoda: RunningPagoda):
+    person.open_conversation(pagoda.new_conversation(max_tokens=400)).say("Runs for long").wait_for_text()
+    expect(person.row("Runs for long").locator(".pg-dot")).to_contain_text("%")
+    other = room.second_tab(person).open_conversation(pagoda.new_conversation(max_tokens=4))
+    waiting = other.say("Waits for it")
+    expect(person.row("Waits for it").locator(".pg-dot")).to_contain_text("waiting")
+    person.stop()
+    waiting.wait_until("complete")
+
+
+def test_the_menu_of_a_row_is_walked_with_the_keyboard(person: Person, pagoda: RunningPagoda):
+    person.open_conversation(pagoda.new_conversation(max_tokens=2)).say("By hand").wait_until("complete")
+    more = person.page.get_by_role("button", name="Options for “By hand”")
+    person.row("By hand").get_by_role("link").focus()
+    more.press("Enter")
+    expect(person.page.get_by_role("menuitem", name="Rename")).to_be_focused()
+    person.page.keyboard.press("ArrowDown")
+    expect(person.page.get_by_role("menuitem", name="Pin")).to_be_focused()
+    person.page.keyboard.press("Escape")
+    expect(person.page.get_by_role("menuitem", name="Pin")).to_be_hidden()
+    expect(more).to_be_focused()
 
 
 def test_a_conversation_that_does_not_exist_is_told_apart_from_an_empty_one(person: Person):

@@ -1,0 +1,245 @@
+"""Conversations as a person keeps them: read, named, pinned, archived, deleted and brought back.
+
+The lower half of the gateway (backend/gateway.py), which adds the replies.
+"""
+
+import asyncio
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Any
+
+from backend.broadcast import Broadcast, Subscriber
+from backend.catalog import Catalog
+from backend.chunks import Chunk
+from backend.errors import Invalid, NotFound, Unavailable
+from backend.journal import Journal
+from backend.lookup import Lookup
+from backend.notices import Notice
+from backend.rows import Attempt, Conversation, Message, message_dict
+from backend.sampling import clean
+from backend.search import search
+from backend.sources import Source
+from backend.transfer import parse
+from backend.wording import NEW_TITLE, sound
+
+# How long what was deleted can be brought back; at the next start it is gone whatever the time.
+UNDO_S = 120.0
+IMPORT_STEP = 20  # conversations written in one go
+
+
+class Library:
+    """`default` answers where no model is named."""
+
+    def __init__(self, journal: Journal, sources: Catalog, default: Source) -> None:
+        self._journal = journal
+        self._sources, self._default = sources, default
+        self._find = Lookup(journal)
+        self._broadcast = Broadcast()
+        self._closing = False
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def conversations(self) -> list[dict[str, Any]]:
+        """The rows of the sidebar, the most recently used first."""
+        return [summary.to_dict() for summary in self._journal.summaries()]
+
+    def conversation(self, id: str) -> dict[str, Any]:
+        """One conversation with the messages of the branch on screen and all their attempts."""
+        conversation = self._find.conversation(id)
+        attempts, branches = self._journal.attempts(id), self._find.branches(id)
+        return {
+            **self._find.summary(id).to_dict(),
+            "system": conversation.system,
+            "sampling": conversation.sampling,
+            "messages": [
+                message_dict(m, attempts.get(m.id, ()), branches.versions(m.id) if m.role == "user" else ())
+                for m in branches.on_screen()
+            ],
+        }
+
+    async def search(self, query: str) -> list[dict[str, Any]]:
+        """Where in all conversations these words are, with the hits marked (backend/search.py)."""
+        return await asyncio.to_thread(search, self._journal.path, query)
+
+    def chunks(self, attempt_id: str, after: int = -1, limit: int = -1) -> list[Chunk]:
+        """The attempt's chunks after `after`, from the journal."""
+        self._find.attempt(attempt_id)
+        return self._journal.chunks(attempt_id, after, limit)
+
+    def attempt(self, id: str) -> Attempt:
+        """One attempt as it is now."""
+        return self._find.attempt(id)
+
+    def models(self) -> list[str]:
+        """The names a conversation can be given, the default first."""
+        return list(self._sources)
+
+    def model_status(self) -> dict[str, Any]:
+        """How the default model stands."""
+        return self._default.status().to_dict()
+
+    def retry_model(self) -> None:
+        """Load again after a failure; harmless otherwise."""
+        self._default.retry()
+
+    def source(self, model: str | None) -> Source:
+        """The source of that name; None is the default. Raises Invalid naming what there is."""
+        if model is None:
+            return self._default
+        if (source := self._sources.get(model)) is None:
+            raise Invalid(f"There is no model {model!r} here. This Pagoda serves: {', '.join(self._sources)}.")
+        return source
+
+    # --- conversations ---------------------------------------------------------------------------
+
+    def create_conversation(
+        self,
+        model: str | None = None,
+        system: str | None = None,
+        sampling: dict[str, Any] | None = None,
+        request_id: str | None = None,
+    ) -> dict[str, Any]:
+        """A new, empty conversation, in the shape of `conversation`."""
+        self._accepting()
+        if request_id and (known := self._journal.conversation_of_request(request_id)):
+            return self.conversation(known.id)
+        now = time.time()
+        row = Conversation(
+            id=new_id("c"),
+            title=NEW_TITLE,
+            model=self.source(model).name,
+            created_at=now,
+            updated_at=now,
+            system=sound(system) if system else None,
+            sampling=clean(sampling),
+            request_id=request_id,
+        )
+        self._journal.add_conversation(row)
+        self._publish_row(row.id)
+        return self.conversation(row.id)
+
+    def update_conversation(self, id: str, **changes: Any) -> dict[str, Any]:
+        """Change any of title, model, system, sampling, pinned, archived; what is not named stays."""
+        self._accepting()
+        self._find.conversation(id)
+        if unknown := set(changes) - {"title", "model", "system", "sampling", "pinned", "archived"}:
+            raise Invalid(f"A conversation has no {', '.join(sorted(unknown))} that could be changed.")
+        if "title" in changes and not (changes["title"] or "").strip():
+            raise Invalid("A title needs at least one visible character.")
+        if "title" in changes:
+            changes["title"] = sound(changes["title"]).strip()[:200]
+        if "model" in changes:
+            changes["model"] = self.source(changes["model"]).name
+        if "system" in changes:
+            changes["system"] = sound(changes["system"]) if changes["system"] else None
+        if "sampling" in changes:
+            changes["sampling"] = clean(changes["sampling"])
+        for flag in {"pinned", "archived"} & set(changes):
+            changes[flag] = bool(changes[flag])
+        if changes:
+            self._journal.change_conversation(id, **changes)
+        self._publish_row(id)
+        return self.conversation(id)
+
+    def delete_conversation(self, id: str) -> None:
+        """Stop its runs and take it out of sight; for UNDO_S seconds `restore_conversation` brings it back.
+        Deleting what is gone already is harmless."""
+        for attempt in self._journal.alive(id):
+            self._cancel(attempt)
+        if self._journal.conversation(id) is not None:
+            self._journal.delete_conversation(id)
+            self._broadcast.forget(id)
+            self._purge_later()
+
+    def restore_conversation(self, id: str) -> dict[str, Any]:
+        """Bring back a deleted conversation; harmless for one that is there."""
+        self._accepting()
+        if not self._journal.restore_conversation(id):
+            raise NotFound("This conversation was deleted a while ago and is gone for good.")
+        self._publish_row(id)
+        return self.conversation(id)
+
+    # --- from and to files -----------------------------------------------------------------------
+
+    def whole(self, id: str) -> dict[str, Any]:
+        """One conversation with all its branches and versions, as an export holds it and an import reads it."""
+        row, attempts = self._find.conversation(id), self._journal.attempts(id)
+        names = ("id", "title", "model", "system", "sampling", "pinned", "archived", "created_at", "updated_at")
+        return {
+            **{name: getattr(row, name) for name in names},
+            "messages": [
+                {**message_dict(m, attempts.get(m.id, ())), "parent": parent, "chosen": chosen}
+                for m, parent, chosen in self._find.branches(id).all()
+            ],
+        }
+
+    async def import_conversations(self, content: bytes) -> dict[str, int]:
+        """Read a file of conversations. All that are new become visible at once, or none does."""
+        self._accepting()
+        incoming = await asyncio.to_thread(parse, content, self._default.name)
+        added: list[str] = []
+        try:
+            for start in range(0, len(incoming), IMPORT_STEP):
+                self._accepting()
+                added += self._journal.add_hidden(incoming[start : start + IMPORT_STEP])
+                await asyncio.sleep(0)  # replies that are being written go on between two steps
+        except BaseException as error:
+            self._journal.drop(added)
+            if isinstance(error, sqlite3.IntegrityError):
+                raise Invalid("Parts of this file belong to other conversations here. Nothing was imported.") from error
+            raise
+        self._journal.reveal(added)
+        for id in added:
+            self._publish_row(id)
+        return {"imported": len(added), "known": len(incoming) - len(added)}
+
+    def _purge_later(self) -> None:
+        asyncio.get_running_loop().call_later(UNDO_S + 1, self._purge)
+
+    def _purge(self) -> None:
+        if not self._closing:
+            self._journal.purge(time.time() - UNDO_S)
+
+    def mark_read(self, id: str) -> None:
+        """A person has the conversation in front of them."""
+        if self._find.conversation(id).unread:
+            self._journal.change_conversation(id, unread=False)
+            self._publish_row(id)
+
+    # --- listening -------------------------------------------------------------------------------
+
+    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
+        """Call back with every chunk and notice from now on, after it was journalled. Returns what ends that."""
+        return self._broadcast.subscribe(callback)
+
+    def _publish_row(self, id: str) -> None:
+        self._broadcast.row(self._find.summary(id).to_dict())
+
+    def _publish_message(self, message: Message) -> None:
+        """To whoever looks at its branch: on another one nobody sees it, and choosing that sends everything."""
+        branches = self._find.branches(message.conversation_id)
+        if any(message.id == other.id for other in branches.on_screen()):
+            versions = branches.versions(message.id) if message.role == "user" else ()
+            shape = message_dict(message, self._journal.attempts_of(message.id), versions)
+            self._broadcast.publish(Notice("message", message.conversation_id, shape))
+
+    def _publish_branch(self, conversation_id: str) -> None:
+        """Other messages are on screen now."""
+        self._broadcast.publish(Notice("branch", conversation_id, {"id": conversation_id}))
+        self._publish_row(conversation_id)
+
+    # --- for the upper half ----------------------------------------------------------------------
+
+    def _accepting(self) -> None:
+        if self._closing:
+            raise Unavailable("Pagoda is shutting down. Start it again, then repeat this.")
+
+    def _cancel(self, attempt: Attempt) -> None:
+        raise NotImplementedError
+
+
+def new_id(prefix: str) -> str:
+    """A name that nothing else has."""
+    return f"{prefix}_{secrets.token_hex(8)}"
