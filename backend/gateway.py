@@ -14,6 +14,7 @@ from backend import prompt
 from backend.branches import Branches
 from backend.catalog import Catalog, Shelf
 from backend.chunks import Chunk, Cursor, Payload, Progress, StateChange, Text
+from backend.endings import Again
 from backend.errors import Conflict, Invalid, NotFound
 from backend.journal import Journal
 from backend.library import Library, new_id
@@ -40,6 +41,7 @@ class Gateway(Library):
         self._runs: dict[str, Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._unwatch: list[Callable[[], None]] = []
+        self._endings = Again(journal.write_endings)
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -47,7 +49,7 @@ class Gateway(Library):
         """Mark what the last Pagoda left unfinished, remove what was deleted, and listen to the sources."""
         for attempt in self._journal.alive():
             self._deliver(_cursor(attempt), StateChange(State.INTERRUPTED, Reason.RESTARTED))
-        self._journal.purge(math.inf)
+        self._purge(math.inf)
         self._unwatch = self._sources.watch(lambda: self._broadcast.publish(Notice("model", None, self.model_status())))
 
     async def close(self) -> None:
@@ -64,6 +66,8 @@ class Gateway(Library):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1)
+        self._endings.stop()
+        self._journal.write_endings()  # what the disk takes not even now is marked at the next start
         self._broadcast.publish(Notice("closing", None, {}))
 
     # --- turns -----------------------------------------------------------------------------------
@@ -292,6 +296,8 @@ class Gateway(Library):
             return False
         cursor.passed(chunk)
         self._broadcast.publish(chunk)
+        if isinstance(payload, StateChange) and payload.state.terminal:
+            self._endings.now()
         if isinstance(payload, Progress | StateChange):
             self._publish_row(chunk.conversation_id)
         return True

@@ -64,8 +64,10 @@ class Run:
 
     def cut(self, state: State, reason: Reason, detail: str | None = None) -> None:
         """Enter a terminal state now, without waiting for the source; what it still says is dropped."""
-        self._end(state, reason, detail)
-        self._abort.abort(reason)
+        try:
+            self._end(state, reason, detail)
+        finally:  # whatever went wrong in saying so: nothing computes for a reply that nobody gets
+            self._abort.abort(reason)
 
     def _end(
         self,
@@ -78,6 +80,8 @@ class Run:
         if self._ended:
             return
         self._throttle.flush()
+        if self._ended:  # the flush found that nothing can be written any more
+            return
         self._ended = True
         self._deliver(StateChange(state, reason, detail, self._meter.usage(), self._meter.timings(), kind, param))
 
@@ -149,8 +153,13 @@ class Run:
         self._send(text)
 
     def _send(self, payload: Payload) -> None:
-        if not self._ended:
+        if self._ended:
+            return
+        try:
             self._deliver(payload)
+        except GatewayError as error:
+            # Said here, because a timer's exception is heard by nobody; what cannot be kept is not worth computing.
+            self.cut(State.FAILED, Reason.ERROR, error.message)
 
     def _ending(self, event: Finished | Ended) -> tuple[State, Reason]:
         match event.reason:

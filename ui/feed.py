@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from backend.chunks import Chunk
-from backend.errors import NotFound
+from backend.errors import CannotWrite, NotFound
 from backend.gateway import Gateway
 from backend.notices import Notice
 from ui.deltas import Deltas
@@ -77,14 +77,14 @@ class Feed:
             self._transcript.missing(self._on_screen, self._generation)
             return
         self._transcript.show({**snapshot, "now": time.time()}, self._generation)
-        self._gateway.mark_read(self._on_screen)
+        self.read(self._on_screen)
 
     def read(self, conversation_id: str) -> None:
         """The person has seen what arrived."""
         try:
             self._gateway.mark_read(conversation_id)
-        except NotFound:
-            return  # deleted meanwhile, and the page hears so by itself
+        except (NotFound, CannotWrite):
+            return  # deleted meanwhile, and the page hears so by itself; or the disk is full, and reading still works
 
     # --- what the gateway says -------------------------------------------------------------------
 
