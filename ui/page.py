@@ -10,6 +10,7 @@ from nicegui import Client, app, ui
 from nicegui.dependencies import register_importmap_override
 
 from backend.gateway import Gateway
+from backend.words_page import not_found
 from ui.assets import static_folder, static_url
 from ui.composer import Composer
 from ui.feed import Feed
@@ -41,6 +42,7 @@ _FIRST_PAINT = """{
 def install(fastapi_app: FastAPI, gateway: Gateway) -> None:
     """Add the page to the app. Call it after all routes of the API: NiceGUI answers for every path that is left."""
     app.add_static_files(static_url(), static_folder())
+    app.add_exception_handler(404, not_found)  # instead of NiceGUI's own page
     register_importmap_override("pagoda/", f"{static_url()}/")
 
     def build(client: Client) -> None:

@@ -120,6 +120,46 @@ async def test_a_message_of_ten_megabytes_arrives_whole(served):
     assert len((await served.source.next_call()).request.messages[0]["content"]) == 3_300_000
 
 
+@pytest.mark.parametrize(
+    "body", [b"{", b'{"text": "\xff\xfe"}', b"[" * 200_000, b'{"text": ' + b"9" * 5000 + b"}"], ids=range(4)
+)
+@pytest.mark.parametrize("path", ["/api/conversations", "/v1/chat/completions"])
+async def test_a_body_that_cannot_be_read_is_refused_in_the_shape_of_its_api(served, path, body):
+    answer = await served.client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert "cannot be read" in error["message"] and error["type"].startswith("invalid_request")
+    assert ("code" in error) == path.startswith("/v1")
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS", "TRACE"])
+@pytest.mark.parametrize("path", ["/api", "/api/nothing", "/v1", "/v1/nothing/there", "/healthz/x"])
+async def test_an_unknown_address_of_the_api_is_a_json_404(served, method, path):
+    answer = await served.client.request(method, path)
+    assert answer.status_code == 404 and path in answer.json()["error"]["message"]
+
+
+async def test_another_unknown_address_is_a_page_with_a_way_home_that_repeats_nothing_unescaped(served):
+    answer = await served.client.get("/<script>alert(1)</script>")
+    assert answer.status_code == 404 and answer.headers["content-type"].startswith("text/html")
+    assert 'href="/"' in answer.text and "<script" not in answer.text
+
+
+async def test_a_reader_beyond_any_end_hears_nothing_and_breaks_nothing(served):
+    conversation = await served.conversation()
+    sent = await served.send(conversation, "Hello")
+    await (await served.source.next_call()).finish()
+    path, attempt = f"/api/conversations/{conversation}/chunks", sent["attempt_id"]
+    for after in ("9" * 23, "9" * 5000, "-2", "x"):
+        answer = await served.client.get(path, params={"attempt": attempt, "after": after})
+        assert answer.status_code == 400 and "after" in answer.json()["error"]["message"]
+    for seq in ("9" * 16, "9" * 23, "9" * 5000):
+        answer = await served.client.get(
+            path, params={"attempt": attempt}, headers={"Last-Event-ID": f"{attempt}:{seq}"}
+        )
+        assert (answer.status_code, answer.text) == (200, "")
+
+
 async def test_another_site_gets_nothing(served):
     for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
         answer = await served.client.post("/api/conversations", json={}, headers=headers)
