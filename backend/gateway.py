@@ -15,7 +15,7 @@ from backend.branches import Branches
 from backend.catalog import Catalog, Shelf
 from backend.chunks import Chunk, Cursor, Payload, Progress, StateChange, Text
 from backend.endings import Again
-from backend.errors import Conflict, Invalid, NotFound
+from backend.errors import Conflict, Invalid, NotFound, TooLarge
 from backend.journal import Journal
 from backend.library import Library, new_id
 from backend.notices import Notice
@@ -25,7 +25,7 @@ from backend.runs import Run
 from backend.sampling import to_engine
 from backend.sources import Source
 from backend.states import Reason, State
-from backend.wording import NEW_TITLE, sound, title_of
+from backend.wording import MESSAGE_LIMIT, NEW_TITLE, sound, title_of
 from engine.events import Generate
 
 log = logging.getLogger(__name__)
@@ -90,8 +90,7 @@ class Gateway(Library):
             raise Invalid("Only a message that you wrote can be edited. A reply has Regenerate.")
         if known := self._repeated_turn(request_id, user.conversation_id):
             return known
-        if not sound(text).strip():
-            raise Invalid("The message is empty.")
+        _checked(text)
         conversation = self._find.conversation(user.conversation_id)
         self._stop_from(user, branches)
         return self._new_turn(conversation, branches, user.parent, request_id, text, instead_of=user)
@@ -155,8 +154,7 @@ class Gateway(Library):
         text: str,
         instead_of: Message | None = None,
     ) -> Sent:
-        if not (text := sound(text)).strip():
-            raise Invalid("The message is empty.")
+        text = _checked(text)
         position, now = self._journal.next_position(conversation.id), time.time()
         attempt = self._new_attempt(conversation, new_id("m"), 0, None, now)
         user = Message(new_id("m"), conversation.id, position, "user", now, text, request_id, parent=parent)
@@ -330,6 +328,19 @@ class Gateway(Library):
             continues=continues,
             request_id=request_id,
         )
+
+
+def _checked(text: str) -> str:
+    """A person's text as it is stored; raises when it is empty or too long."""
+    if not (text := sound(text)).strip():
+        raise Invalid("The message is empty.")
+    if len(text) > MESSAGE_LIMIT:
+        raise TooLarge(
+            f"This message has {len(text):,} characters, more than the {MESSAGE_LIMIT:,} that are taken. "
+            "Send it in parts, or only what matters of it.",
+            "text",
+        )
+    return text
 
 
 def _cursor(attempt: Attempt) -> Cursor:

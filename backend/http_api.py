@@ -28,7 +28,7 @@ RequestId = Annotated[str, Field(min_length=1, max_length=200)]
 class Body(BaseModel):
     """A field that we do not know is a mistake worth telling."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class NewConversation(Body):

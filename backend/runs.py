@@ -16,6 +16,7 @@ from backend.queue import Queue
 from backend.sources import Delta, Ended, Reading, Source, SourceEvent, SourceInterrupted
 from backend.states import Reason, State
 from backend.throttle import Throttle
+from engine.errors import PromptTooLong
 from engine.events import Finished, Generate, Loading, Progress, RunFailed, Token
 
 log = logging.getLogger(__name__)
@@ -141,7 +142,8 @@ class Run:
                     self._text(Text(event.text))
                 self._end(*self._ending(event))
             case RunFailed():
-                self._end(State.FAILED, Reason.ERROR, event.message, event.kind, event.param)
+                reason = Reason.TOO_LONG if event.kind == PromptTooLong.__name__ else Reason.ERROR
+                self._end(State.FAILED, reason, event.message, event.kind, event.param)
 
     def _text(self, text: Text) -> None:
         if self._ended:

@@ -10,6 +10,7 @@ from nicegui import Client, app, ui
 from nicegui.dependencies import register_importmap_override
 
 from backend.gateway import Gateway
+from backend.wording import MESSAGE_LIMIT
 from backend.words_page import not_found
 from ui.assets import static_folder, static_url
 from ui.composer import Composer
@@ -20,7 +21,6 @@ from ui.words import all_words
 
 RECONNECT_TIMEOUT_S = 60  # a network cut of half a minute ends in the same page, not in a reload
 HISTORY = 3000  # pushes kept for a tab that is cut off: ten a second for the timeout and the time to notice the cut
-MESSAGE_LIMIT = 200_000  # characters; more than any context here holds, and far below what a POST can carry
 
 _STYLES = ("pagoda", "sidebar", "transcript", "prose", "composer", "keeping")
 

@@ -50,8 +50,8 @@ class Call:
         await self.say(finished(self.run_id, reason, self.written, text, context_full))
         await self.over.wait()
 
-    async def fail(self, message: str = "The prompt is too long.") -> None:
-        await self.say(RunFailed(self.run_id, "PromptError", message))
+    async def fail(self, message: str = "The prompt is too long.", kind: str = "PromptError") -> None:
+        await self.say(RunFailed(self.run_id, kind, message))
         await self.over.wait()
 
     async def crash(self) -> None:

@@ -79,6 +79,14 @@ async def test_conversations_are_renamed_read_and_deleted(served):
         ("POST", "/api/conversations", {"modell": "x"}, 400, "modell"),
         ("POST", "/api/conversations", {"model": "x"}, 400, "scripted"),
         ("POST", "/api/conversations", {"sampling": {"top_p": 2}}, 400, "top_p"),
+        ("POST", "/api/conversations", {"sampling": {"temperature": "0.5"}}, 400, "temperature"),
+        ("POST", "/api/conversations", {"sampling": {"temperature": 2.5}}, 400, "2"),
+        ("POST", "/api/conversations", {"sampling": {"max_tokens": True}}, 400, "max_tokens"),
+        ("POST", "/api/conversations", {"sampling": {"max_tokens": 10_000_001}}, 400, "10000000"),
+        ("POST", "/api/conversations", {"sampling": {"top_k": 1_000_001}}, 400, "1000000"),
+        ("POST", "/api/conversations", {"sampling": {"repetition_penalty": 0}}, 400, "0.1"),
+        ("POST", "/api/conversations", {"sampling": {"repetition_penalty": 11}}, 400, "10"),
+        ("POST", "/api/conversations", {"sampling": {"seed": 2**64}}, 400, "seed"),
         ("POST", "/api/messages/none/regenerate", {}, 404, "does not exist"),
         ("PATCH", "/api/messages/none", {}, 400, "selected_attempt"),
         ("GET", "/api/conversations/none/chunks", None, 404, "does not exist"),
@@ -114,10 +122,14 @@ async def test_only_json_is_taken_and_not_more_than_the_limit(served):
     assert served.source.calls == []
 
 
-async def test_a_message_of_ten_megabytes_arrives_whole(served):
+async def test_a_message_as_long_as_the_page_takes_arrives_whole_and_a_longer_one_is_refused(served):
     conversation = await served.conversation()
-    await served.send(conversation, "塔" * 3_300_000)
-    assert len((await served.source.next_call()).request.messages[0]["content"]) == 3_300_000
+    path = f"/api/conversations/{conversation}/messages"
+    answer = await served.client.post(path, json={"request_id": "r0", "text": "塔" * 200_001})
+    assert answer.status_code == 413
+    assert "200,000" in answer.json()["error"]["message"]
+    await served.send(conversation, "塔" * 200_000)
+    assert len((await served.source.next_call()).request.messages[0]["content"]) == 200_000
 
 
 @pytest.mark.parametrize(
