@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 # A stop reaches the engine inside the current layer. If even that takes longer than this, the person is not kept
 # waiting: the attempt ends now, and what the engine says afterwards is dropped. Its place in the queue stays taken.
 STOP_GRACE_S = 3.0
+# A source that says nothing for so long after an abort hangs. While somebody waits for it, it is started again.
+HUNG_S = 10.0
 
 
 class Run:
@@ -46,6 +48,8 @@ class Run:
         self._throttle = Throttle(self._send)
         self._streaming = self._ended = self._started = False
         self._grace: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._heard = 0.0  # when the source last said something, or was told to stop
 
     def start(self) -> asyncio.Task[None]:
         """Line up now; the rest happens in the returned task."""
@@ -91,7 +95,20 @@ class Run:
             self._cancelled()
             self._ticket.leave()
         else:
-            self._grace = asyncio.get_running_loop().call_later(STOP_GRACE_S, self._cancelled)
+            loop = asyncio.get_running_loop()
+            self._heard = loop.time()
+            self._grace = loop.call_later(STOP_GRACE_S, self._cancelled)
+            self._patience = loop.call_later(HUNG_S, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        """The place in the queue is still taken: nobody comes past a source that hangs."""
+        loop = asyncio.get_running_loop()
+        silent = loop.time() - self._heard
+        if silent >= HUNG_S and self._queue.awaited(self._source.lane):
+            log.warning("%s said nothing for %.0f s after a stop: it is started again", self._source.name, silent)
+            self._source.restart()
+        else:
+            self._patience = loop.call_later(max(HUNG_S - silent, HUNG_S / 10), self._lose_patience)
 
     def _cancelled(self) -> None:
         self._end(State.CANCELLED, Reason.STOPPED_BY_PERSON)
@@ -116,13 +133,15 @@ class Run:
             self._end(State.FAILED, Reason.ERROR, f"Something unexpected went wrong in Pagoda: {error!r}. Try again.")
         finally:
             self._throttle.close()
-            if self._grace is not None:
-                self._grace.cancel()
+            for timer in (self._grace, self._patience):
+                if timer is not None:
+                    timer.cancel()
             self._ticket.leave()
 
     async def _consume(self) -> None:
         async with aclosing(self._source.run(self._request(), self._abort.signal)) as events:
             async for event in events:
+                self._heard = asyncio.get_running_loop().time()
                 self._meter.see(event)
                 self._take(event)
 

@@ -107,6 +107,22 @@ async def test_a_source_that_does_not_hear_the_stop_does_not_keep_the_person_wai
     assert (await house.source.next_call()).request.messages[-1]["content"] == "Next"
 
 
+async def test_a_source_that_hangs_after_a_stop_is_started_again_only_when_somebody_waits(house, monkeypatch):
+    monkeypatch.setattr("backend.runs.STOP_GRACE_S", 0.01)
+    monkeypatch.setattr("backend.runs.HUNG_S", 0.1)
+    house.source.deaf = True
+    sent, call = await house.send(house.conversation(), "Hello")
+    await call.token("Hi")
+    house.gateway.stop(sent.attempt_id)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(call.over.wait(), 0.5)
+    assert house.source.restarted == 0 and house.attempt(sent.attempt_id)["state"] == "cancelled"
+    _, following = await house.send(house.conversation(), "Next")
+    assert house.source.restarted == 1 and call.over.is_set()
+    assert house.attempt(sent.attempt_id)["state"] == "cancelled"
+    await following.finish()
+
+
 async def test_a_failed_run_says_why_keeps_its_text_and_stays_out_of_prompts(house):
     conversation = house.conversation()
     sent, call = await house.send(conversation, "One")
