@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 
 from backend.errors import Invalid
-from backend.sampling import SamplingFields, to_engine
+from backend.sampling import MOST_TOKENS, SamplingFields, to_engine
 from backend.sources import Forwarded
 from backend.wording import sound
 from engine.events import Generate, Sampling
@@ -31,7 +31,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class TextPart(_Strict):
@@ -77,7 +77,7 @@ class _Body(SamplingFields):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     pagoda: PagodaOptions | None = None
 
 

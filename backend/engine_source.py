@@ -30,7 +30,7 @@ class EngineSource:
         return ModelStatus(
             name=self._client.model,
             state=now.state,
-            detail=now.failure.message if now.failure else None,
+            detail=now.failure.message if now.failure else now.note,
             progress=now.loading if now.state == "loading" else None,
             loaded=now.loaded,
         )
@@ -41,6 +41,9 @@ class EngineSource:
     def retry(self) -> None:
         if self._client.status.state == "failed":
             self._client.retry()
+
+    def restart(self) -> None:
+        self._client.kill()
 
     async def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
         self._client.switch(self.name)

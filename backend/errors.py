@@ -3,6 +3,7 @@
 GatewayError
 ├── Invalid       400  the request says something that cannot be done
 ├── NotFound      404  no such conversation, message or attempt
+├── TooLarge      413  a message longer than any model here reads
 ├── Conflict      409  it is there, but not in a state where this can be done
 ├── Busy          429  too many requests wait already
 ├── NotReady      503  the model is still loading, or failed to
@@ -38,6 +39,13 @@ class NotFound(GatewayError):
 
     status = 404
     kind = "not_found"
+
+
+class TooLarge(GatewayError):
+    """The message is longer than what is taken."""
+
+    status = 413
+    kind = "too_large"
 
 
 class Conflict(GatewayError):

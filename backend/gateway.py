@@ -14,7 +14,8 @@ from backend import prompt
 from backend.branches import Branches
 from backend.catalog import Catalog, Shelf
 from backend.chunks import Chunk, Cursor, Payload, Progress, StateChange, Text
-from backend.errors import Conflict, Invalid, NotFound
+from backend.endings import Again
+from backend.errors import Conflict, Invalid, NotFound, TooLarge
 from backend.journal import Journal
 from backend.library import Library, new_id
 from backend.notices import Notice
@@ -25,7 +26,7 @@ from backend.runs import Run
 from backend.sampling import to_engine
 from backend.sources import Source
 from backend.states import Reason, State
-from backend.wording import NEW_TITLE, sound, title_of
+from backend.wording import MESSAGE_LIMIT, NEW_TITLE, sound, title_of
 from engine.events import Generate
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class Gateway(Library):
         self._paces = Paces(journal)
         self._tasks: set[asyncio.Task[None]] = set()
         self._unwatch: list[Callable[[], None]] = []
+        self._endings = Again(journal.write_endings)
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -49,7 +51,7 @@ class Gateway(Library):
         """Mark what the last Pagoda left unfinished, remove what was deleted, and listen to the sources."""
         for attempt in self._journal.alive():
             self._deliver(_cursor(attempt), StateChange(State.INTERRUPTED, Reason.RESTARTED))
-        self._journal.purge(math.inf)
+        self._purge(math.inf)
         self._unwatch = self._sources.watch(lambda: self._broadcast.publish(Notice("model", None, self.model_status())))
 
     async def close(self) -> None:
@@ -66,6 +68,8 @@ class Gateway(Library):
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=1)
+        self._endings.stop()
+        self._journal.write_endings()  # what the disk takes not even now is marked at the next start
         self._broadcast.publish(Notice("closing", None, {}))
 
     def silences(self, conversation_id: str) -> dict[str, float]:
@@ -93,8 +97,7 @@ class Gateway(Library):
             raise Invalid("Only a message that you wrote can be edited. A reply has Regenerate.")
         if known := self._repeated_turn(request_id, user.conversation_id):
             return known
-        if not sound(text).strip():
-            raise Invalid("The message is empty.")
+        _checked(text)
         conversation = self._find.conversation(user.conversation_id)
         self._stop_from(user, branches)
         return self._new_turn(conversation, branches, user.parent, request_id, text, instead_of=user)
@@ -158,8 +161,7 @@ class Gateway(Library):
         text: str,
         instead_of: Message | None = None,
     ) -> Sent:
-        if not (text := sound(text)).strip():
-            raise Invalid("The message is empty.")
+        text = _checked(text)
         position, now = self._journal.next_position(conversation.id), time.time()
         attempt = self._new_attempt(conversation, new_id("m"), 0, None, now)
         user = Message(new_id("m"), conversation.id, position, "user", now, text, request_id, parent=parent)
@@ -301,6 +303,8 @@ class Gateway(Library):
             return False
         cursor.passed(chunk)
         self._broadcast.publish(chunk)
+        if isinstance(payload, StateChange) and payload.state.terminal:
+            self._endings.now()
         if isinstance(payload, Progress | StateChange):
             self._publish_row(chunk.conversation_id)
         return True
@@ -333,6 +337,19 @@ class Gateway(Library):
             continues=continues,
             request_id=request_id,
         )
+
+
+def _checked(text: str) -> str:
+    """A person's text as it is stored; raises when it is empty or too long."""
+    if not (text := sound(text)).strip():
+        raise Invalid("The message is empty.")
+    if len(text) > MESSAGE_LIMIT:
+        raise TooLarge(
+            f"This message has {len(text):,} characters, more than the {MESSAGE_LIMIT:,} that are taken. "
+            "Send it in parts, or only what matters of it.",
+            "text",
+        )
+    return text
 
 
 def _cursor(attempt: Attempt) -> Cursor:

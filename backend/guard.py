@@ -10,11 +10,20 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.refusals import refuse
+from backend.words_page import wants_page, words_page
 
 COOKIE = "pagoda_token"
+# On every answer: no other site may put Pagoda into a frame and have its buttons clicked, nor guess at types, nor read
+# in a Referer which conversation was open. What a page may load stands in the page itself.
+SECURITY_HEADERS = (
+    (b"x-frame-options", b"DENY"),
+    (b"content-security-policy", b"frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -46,15 +55,17 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        if scope["type"] == "http":
+            send = _secured(send)
         if (words := self._foreign(headers)) is not None:
-            await refuse(scope, send, 403, "forbidden", words)
+            await _refuse(scope, headers, send, 403, "forbidden", words)
         elif self._token is None or self._shown(scope, headers):
             await self._app(scope, receive, send)
         elif scope["type"] == "http" and self._in_query(scope) is not None:
             await self._welcome(scope, send)
         else:
             words = "This Pagoda needs an access token. Open the address with ?token= that it printed when it started."
-            await refuse(scope, send, 401, "unauthorized", words)
+            await _refuse(scope, headers, send, 401, "unauthorized", words)
 
     def _foreign(self, headers: Headers) -> str | None:
         """Why the request is not for us or not from us, or None."""
@@ -101,11 +112,36 @@ class Guard:
             (b"location", location.encode()),
             (b"set-cookie", cookie.encode()),
             (b"cache-control", b"no-store"),
-            (b"referrer-policy", b"no-referrer"),
             (b"content-length", b"0"),
         ]
         await send({"type": "http.response.start", "status": 303, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _secured(send: Send) -> Send:
+    async def with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            there = {name.lower() for name, _ in headers}
+            # A policy of the answer's own and ours both hold.
+            ours = [
+                (name, value) for name, value in SECURITY_HEADERS if name not in there or name.startswith(b"content-s")
+            ]
+            message = {**message, "headers": headers + ours}
+        await send(message)
+
+    return with_headers
+
+
+async def _refuse(scope: Scope, headers: Headers, send: Send, status: int, kind: str, words: str) -> None:
+    """In JSON for programs, as a page for a person's browser."""
+    if scope["type"] != "http" or not wants_page(headers):
+        await refuse(scope, send, status, kind, words)
+        return
+    body = words_page("Not let in", words).encode()
+    head = [(b"content-type", b"text/html; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _name(host: str) -> str | None:

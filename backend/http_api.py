@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
 
 from backend import pace
 from backend.errors import GatewayError, Invalid, NotFound
@@ -15,8 +16,12 @@ from backend.event_stream import respond
 from backend.gateway import Gateway
 from backend.live import attempt_events, conversation_events
 from backend.refusals import error_body
+from backend.words_page import not_found
 
 log = logging.getLogger(__name__)
+
+API_PATHS = ("/api", "/v1", "/healthz")
+BEYOND = 2**53  # no attempt has as many chunks, and SQLite can count to it
 
 RequestId = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -24,7 +29,7 @@ RequestId = Annotated[str, Field(min_length=1, max_length=200)]
 class Body(BaseModel):
     """A field that we do not know is a mistake worth telling."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class NewConversation(Body):
@@ -164,7 +169,7 @@ def routes(gateway: Gateway) -> APIRouter:
     @api.get("/api/conversations/{id}/chunks")
     async def chunks(
         id: str,
-        after: Annotated[int | None, Query(ge=-1)] = None,
+        after: Annotated[int | None, Query(ge=-1, le=BEYOND)] = None,
         attempt: str | None = None,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> StreamingResponse:
@@ -185,19 +190,31 @@ def routes(gateway: Gateway) -> APIRouter:
 def _resume(last_event_id: str | None, attempt: str, after: int) -> int:
     """Where an EventSource that reconnects by itself goes on: after the last id it saw, if it is of this attempt."""
     seen, _, seq = (last_event_id or "").rpartition(":")
-    return max(after, int(seq)) if seen == attempt and seq.isascii() and seq.isdigit() else after
+    if seen != attempt or not (seq.isascii() and seq.isdigit()):
+        return after
+    return max(after, int(seq)) if len(seq) < len(str(BEYOND)) else BEYOND
 
 
 def unknown_paths() -> APIRouter:
     """What no other route under /api and /v1 took is a JSON 404, never the page. Include it after all of them."""
     api = APIRouter()
 
-    @api.api_route("/api/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)
-    @api.api_route("/v1/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)
-    async def unknown(rest: str, request: Request) -> None:
+    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
+
+    @api.api_route("/api", methods=methods)
+    @api.api_route("/v1", methods=methods)
+    @api.api_route("/api/{rest:path}", methods=methods)
+    @api.api_route("/v1/{rest:path}", methods=methods)
+    async def unknown(request: Request) -> None:
         raise NotFound(f"There is no {request.method} {request.url.path} here.")
 
     return api
+
+
+def _unreadable(request: Request) -> JSONResponse:
+    # Not UTF-8, not JSON, nested deeper than Python reads, or a number of more digits than it takes.
+    words = "The body of this request cannot be read: it is not JSON, or far too deep or too long in one of its values."
+    return JSONResponse(error_body(request.url.path, "invalid_request", words, status=400), 400)
 
 
 def install_errors(app: FastAPI) -> None:
@@ -214,8 +231,22 @@ def install_errors(app: FastAPI) -> None:
     async def of_the_body(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part != "body")
+        if first["type"] == "json_invalid":
+            return _unreadable(request)
         words = f"{where}: {first['msg']}" if where else str(first["msg"])
         return JSONResponse(error_body(request.url.path, "invalid_request", words, where or None, 400), 400)
+
+    @app.exception_handler(HTTPException)
+    async def of_the_server(request: Request, error: HTTPException) -> Response:
+        path, status = request.url.path, error.status_code
+        if status in (404, 405):
+            if not path.startswith(API_PATHS):
+                return await not_found(request, error)
+            words = f"There is no {request.method} {path} here."
+            return JSONResponse(error_body(path, "not_found", words, status=404), 404)
+        if status == 400:
+            return _unreadable(request)
+        return JSONResponse(error_body(path, "http_error", str(error.detail), status=status), status, error.headers)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:

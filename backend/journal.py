@@ -10,12 +10,14 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from backend import migrations
 from backend.chunks import Chunk, Progress, StateChange, Text
+from backend.columns import as_json, columns_of, columns_of_chunk, insert, progress_of, row_of
+from backend.endings import Endings
 from backend.errors import CannotWrite
 from backend.folder import FolderLock
 from backend.purge import purge
@@ -33,6 +35,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self._lock = FolderLock(folder)
+        self._endings = Endings()
         try:
             self.path = path = folder / "pagoda.db"
             migrations.refuse_foreign(path)
@@ -64,7 +67,7 @@ class Journal:
         except BaseException as error:
             if self._db.in_transaction:  # SQLite itself has rolled back after some errors, a full disk for one
                 self._db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError):
+            if isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError:
                 raise CannotWrite(
                     f"This could not be written to the data folder ({error}), so it was not done. "
                     "Make room on that disk, then try again."
@@ -74,7 +77,8 @@ class Journal:
     # --- conversations ---------------------------------------------------------------------------
 
     def add_conversation(self, row: Conversation) -> None:
-        _insert(self._db, "conversations", _columns(row))
+        with self.transaction() as db:
+            insert(db, "conversations", columns_of(row))
 
     def conversation(self, id: str) -> Conversation | None:
         return self._conversation("id", id)
@@ -86,22 +90,25 @@ class Journal:
         found = self._db.execute(
             f"SELECT * FROM conversations WHERE {column} = ? AND deleted_at IS NULL", (value,)
         ).fetchone()
-        return _row(Conversation, found) if found else None
+        return row_of(Conversation, found) if found else None
 
     def change_conversation(self, id: str, **columns: Any) -> None:
         """Set the named columns; `sampling` as a dict."""
         if "sampling" in columns:
-            columns["sampling"] = _json(columns["sampling"])
+            columns["sampling"] = as_json(columns["sampling"])
         names = ", ".join(f"{name} = ?" for name in columns)
-        self._db.execute(f"UPDATE conversations SET {names} WHERE id = ?", (*columns.values(), id))
+        with self.transaction() as db:
+            db.execute(f"UPDATE conversations SET {names} WHERE id = ?", (*columns.values(), id))
 
     def delete_conversation(self, id: str) -> None:
         """Out of sight at once; `purge` removes it for good, until then `restore_conversation` brings it back."""
-        self._db.execute("UPDATE conversations SET deleted_at = ? WHERE id = ?", (time.time(), id))
+        with self.transaction() as db:
+            db.execute("UPDATE conversations SET deleted_at = ? WHERE id = ?", (time.time(), id))
 
     def restore_conversation(self, id: str) -> bool:
         """False when it is gone for good."""
-        return self._db.execute("UPDATE conversations SET deleted_at = NULL WHERE id = ?", (id,)).rowcount > 0
+        with self.transaction() as db:
+            return db.execute("UPDATE conversations SET deleted_at = NULL WHERE id = ?", (id,)).rowcount > 0
 
     def summaries(self, id: str | None = None) -> list[Summary]:
         """The rows of the sidebar, the most recently used first; with `id` only that one."""
@@ -120,18 +127,20 @@ class Journal:
         return [self._summary(row) for row in rows]
 
     def _summary(self, row: sqlite3.Row) -> Summary:
-        progress = _progress(row["progress"])
+        progress, running = progress_of(row["progress"]), bool(row["running"])
+        if running and self._endings.any_of(row["id"]):
+            running = bool(self.alive(row["id"]))
         return Summary(
             id=row["id"],
             title=row["title"],
             model=row["model"],
             created_at=row["created_at"],
             updated_at=row["updated_at"],
-            running=bool(row["running"]),
-            queued=bool(row["running"]) and progress is not None and progress.stage == "queued",
+            running=running,
+            queued=running and progress is not None and progress.stage == "queued",
             percent=percent_of(progress, "max_tokens" in json.loads(row["sampling"])),
             unread=bool(row["unread"]),
-            failed=row["newest"] in (State.FAILED, State.INTERRUPTED),
+            failed=row["newest"] in (State.FAILED, State.INTERRUPTED) or self._endings.failed(row["id"]),
             pinned=bool(row["pinned"]),
             archived=bool(row["archived"]),
         )
@@ -148,23 +157,23 @@ class Journal:
         found = self._db.execute(
             f"SELECT * FROM messages WHERE id = ? AND deleted_at IS NULL AND {_KEPT}", (id,)
         ).fetchone()
-        return _row(Message, found) if found else None
+        return row_of(Message, found) if found else None
 
     def deleted_message(self, id: str) -> Message | None:
         """A message that may be deleted, as long as it is not purged."""
         found = self._db.execute("SELECT * FROM messages WHERE id = ?", (id,)).fetchone()
-        return _row(Message, found) if found else None
+        return row_of(Message, found) if found else None
 
     def message_of_request(self, request_id: str) -> Message | None:
         found = self._db.execute("SELECT * FROM messages WHERE request_id = ?", (request_id,)).fetchone()
-        return _row(Message, found) if found else None
+        return row_of(Message, found) if found else None
 
     def messages(self, conversation_id: str) -> list[Message]:
         """In the order they were made, those of deleted turns too: backend/branches.py says what is on screen."""
         found = self._db.execute(
             "SELECT * FROM messages WHERE conversation_id = ? ORDER BY position", (conversation_id,)
         )
-        return [_row(Message, row) for row in found]
+        return [row_of(Message, row) for row in found]
 
     def reply_to(self, user: Message) -> Message:
         """The assistant message of a user message: they are written together, one after the other."""
@@ -172,7 +181,7 @@ class Journal:
             "SELECT * FROM messages WHERE conversation_id = ? AND position = ?",
             (user.conversation_id, user.position + 1),
         ).fetchone()
-        return _row(Message, found)
+        return row_of(Message, found)
 
     def attempt(self, id: str) -> Attempt | None:
         found = self._db.execute(f"SELECT * FROM attempts WHERE id = ? AND {_KEPT}", (id,)).fetchone()
@@ -200,7 +209,7 @@ class Journal:
         """The attempts that have not ended, oldest first."""
         where, values = ("", ()) if conversation_id is None else ("AND conversation_id = ?", (conversation_id,))
         found = self._db.execute(f"SELECT * FROM attempts WHERE state IN {_ALIVE} {where} ORDER BY rowid", values)
-        return [self._attempt(row) for row in found.fetchall()]
+        return [a for a in map(self._attempt, found.fetchall()) if not a.state.terminal]
 
     def next_position(self, conversation_id: str) -> int:
         """The place of the next message in the order they are made."""
@@ -214,9 +223,9 @@ class Journal:
         It is chosen among the messages in its place; `way` are the user messages before it, to be chosen as well.
         """
         with self.transaction() as db:
-            _insert(db, "messages", _columns(user))
-            _insert(db, "messages", _columns(replace(reply, parent=user.id)))
-            _insert(db, "attempts", _columns(attempt))
+            insert(db, "messages", columns_of(user))
+            insert(db, "messages", columns_of(replace(reply, parent=user.id)))
+            insert(db, "attempts", columns_of(attempt))
             _choose(db, (*way, user.id))
             db.execute(
                 "UPDATE conversations SET title = ?, updated_at = ? WHERE id = ?",
@@ -237,7 +246,7 @@ class Journal:
     def add_attempt(self, attempt: Attempt, seed: Chunk | None = None) -> None:
         """A new version of a message: it becomes the current and the selected one. `seed` is its chunk 0."""
         with self.transaction() as db:
-            _insert(db, "attempts", _columns(attempt))
+            insert(db, "attempts", columns_of(attempt))
             db.execute(
                 "UPDATE messages SET current_attempt = ?, selected_attempt = ? WHERE id = ?",
                 (attempt.id, attempt.id, attempt.message_id),
@@ -249,7 +258,8 @@ class Journal:
                 self._write(db, seed, attempt.state)
 
     def select_attempt(self, message_id: str, attempt_id: str) -> None:
-        self._db.execute("UPDATE messages SET selected_attempt = ? WHERE id = ?", (attempt_id, message_id))
+        with self.transaction() as db:
+            db.execute("UPDATE messages SET selected_attempt = ? WHERE id = ?", (attempt_id, message_id))
 
     def add_hidden(self, items: Iterable[Incoming]) -> list[str]:
         """Write conversations from a file out of sight, but those that are here already; the ids of the new ones.
@@ -259,13 +269,13 @@ class Journal:
             for item in items:
                 if db.execute("SELECT 1 FROM conversations WHERE id = ?", (item.conversation.id,)).fetchone():
                     continue
-                _insert(db, "conversations", _columns(replace(item.conversation, deleted_at=NEVER)))
+                insert(db, "conversations", columns_of(replace(item.conversation, deleted_at=NEVER)))
                 for row in item.messages:
-                    _insert(db, "messages", _columns(row))
+                    insert(db, "messages", columns_of(row))
                 for attempt in item.attempts:
-                    _insert(db, "attempts", _columns(replace(attempt, last_seq=1)))
+                    insert(db, "attempts", columns_of(replace(attempt, last_seq=1)))
                     for chunk in said_at_once(attempt):
-                        _insert(db, "chunks", _chunk_columns(chunk))
+                        insert(db, "chunks", columns_of_chunk(chunk))
                 added.append(item.conversation.id)
         return added
 
@@ -286,12 +296,25 @@ class Journal:
 
         It has a place only if its attempt is its message's current one, has not ended, and expects exactly this
         `seq` and `offset`: a late, duplicate or foreign chunk changes nothing.
+
+        An ending that the disk does not take is kept and shown all the same, until `write_endings` can write it.
         """
+        if chunk.attempt_id in self._endings:
+            return False
+        try:
+            return self._append(chunk)
+        except CannotWrite:
+            if not (isinstance(chunk.data, StateChange) and chunk.data.state.terminal):
+                raise
+            self._endings.keep(chunk)
+            return True
+
+    def _append(self, chunk: Chunk, late: bool = False) -> bool:
         with self.transaction() as db:
             place = db.execute(
                 """SELECT a.state, a.last_seq, a.length FROM attempts a JOIN messages m ON m.id = a.message_id
-                   WHERE a.id = ? AND m.current_attempt = a.id AND a.message_id = ? AND a.conversation_id = ?""",
-                (chunk.attempt_id, chunk.message_id, chunk.conversation_id),
+                   WHERE a.id = ? AND (? OR m.current_attempt = a.id) AND a.message_id = ? AND a.conversation_id = ?""",
+                (chunk.attempt_id, late, chunk.message_id, chunk.conversation_id),
             ).fetchone()
             if place is None or (chunk.seq, chunk.offset) != (place["last_seq"] + 1, place["length"]):
                 return False
@@ -301,8 +324,12 @@ class Journal:
             self._write(db, chunk, state)
             return True
 
+    def write_endings(self) -> bool:
+        """Write the endings that the disk did not take; False while it still does not."""
+        return self._endings.write(lambda chunk: self._append(chunk, late=True))
+
     def _write(self, db: sqlite3.Connection, chunk: Chunk, state: State) -> None:
-        _insert(db, "chunks", _chunk_columns(chunk))
+        insert(db, "chunks", columns_of_chunk(chunk))
         changes: dict[str, Any] = {"last_seq": chunk.seq}
         match chunk.data:
             case Text(text=text):
@@ -312,7 +339,7 @@ class Journal:
             case StateChange() as change:
                 changes |= {"state": change.state, "reason": change.reason, "detail": change.detail}
                 if change.state.terminal:
-                    changes |= {"usage": _json(change.usage), "timings": _json(change.timings)}
+                    changes |= {"usage": as_json(change.usage), "timings": as_json(change.timings)}
                     changes |= {"text": self._text(chunk.attempt_id), "ended_at": time.time()}
                     if change.state != State.CANCELLED:  # who pressed Stop knows that it ended
                         db.execute("UPDATE conversations SET unread = 1 WHERE id = ?", (chunk.conversation_id,))
@@ -327,7 +354,7 @@ class Journal:
                WHERE c.attempt_id = ? AND c.seq > ? ORDER BY c.seq LIMIT ?""",
             (attempt_id, after, limit),
         )
-        return [Chunk.restore(**dict(row)) for row in rows]
+        return self._endings.after([Chunk.restore(**dict(row)) for row in rows], attempt_id, after, limit)
 
     def _text(self, attempt_id: str) -> str:
         rows = self._db.execute(
@@ -339,11 +366,11 @@ class Journal:
         values = dict(row)
         if values["text"] is None:
             values["text"] = self._text(values["id"])
-        values["progress"] = _progress(values["progress"])
+        values["progress"] = progress_of(values["progress"])
         values["state"] = State(values["state"])
         for name in ("usage", "timings"):
             values[name] = json.loads(values[name]) if values[name] else None
-        return Attempt(**values)
+        return self._endings.of(Attempt(**values))
 
 
 def _choose(db: sqlite3.Connection, way: Sequence[str]) -> None:
@@ -354,41 +381,3 @@ def _choose(db: sqlite3.Connection, way: Sequence[str]) -> None:
                AND messages.parent IS this.parent""",
             (id,),
         )
-
-
-def _insert(db: sqlite3.Connection, table: str, columns: dict[str, Any]) -> None:
-    marks = ", ".join("?" * len(columns))
-    db.execute(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", tuple(columns.values()))
-
-
-def _columns(row: Conversation | Message | Attempt) -> dict[str, Any]:
-    """A row's columns, its dicts as JSON; the text of an attempt that has not ended stays with its chunks."""
-    columns = {f.name: getattr(row, f.name) for f in fields(row)}
-    if isinstance(row, Attempt):
-        columns["text"] = row.text if row.state.terminal else None
-        columns["progress"] = _json(asdict(row.progress)) if row.progress else None
-    return {name: _json(value) if isinstance(value, dict) else value for name, value in columns.items()}
-
-
-def _chunk_columns(chunk: Chunk) -> dict[str, Any]:
-    columns = {name: getattr(chunk, name) for name in ("attempt_id", "seq", "offset", "kind")}
-    return {**columns, "payload": chunk.payload_json()}
-
-
-def _row(cls: type, row: sqlite3.Row) -> Any:
-    values = dict(row)
-    if cls is Conversation:
-        values["sampling"] = json.loads(values["sampling"])
-        for flag in ("unread", "pinned", "archived"):
-            values[flag] = bool(values[flag])
-    if cls is Message:
-        values["chosen"] = bool(values["chosen"])
-    return cls(**values)
-
-
-def _progress(payload: str | None) -> Progress | None:
-    return Progress(**json.loads(payload)) if payload else None
-
-
-def _json(value: dict[str, Any] | None) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -4,6 +4,7 @@ The lower half of the gateway (backend/gateway.py), which adds the replies.
 """
 
 import asyncio
+import logging
 import secrets
 import sqlite3
 import time
@@ -13,7 +14,7 @@ from typing import Any
 from backend.broadcast import Broadcast, Subscriber
 from backend.catalog import Catalog
 from backend.chunks import Chunk
-from backend.errors import Invalid, NotFound, Unavailable
+from backend.errors import CannotWrite, Invalid, NotFound, Unavailable
 from backend.journal import Journal
 from backend.local_models import LocalModel
 from backend.lookup import Lookup
@@ -24,6 +25,8 @@ from backend.search import search
 from backend.sources import Source
 from backend.transfer import parse
 from backend.wording import NEW_TITLE, sound
+
+log = logging.getLogger(__name__)
 
 # How long what was deleted can be brought back; at the next start it is gone whatever the time.
 UNDO_S = 120.0
@@ -218,9 +221,13 @@ class Library:
     def _purge_later(self) -> None:
         asyncio.get_running_loop().call_later(UNDO_S + 1, self._purge)
 
-    def _purge(self) -> None:
-        if not self._closing:
-            self._journal.purge(time.time() - UNDO_S)
+    def _purge(self, before: float | None = None) -> None:
+        if self._closing:
+            return
+        try:
+            self._journal.purge(time.time() - UNDO_S if before is None else before)
+        except CannotWrite as error:  # the next purge removes it; a full disk must not keep Pagoda from starting
+            log.warning("%s", error)
 
     def mark_read(self, id: str) -> None:
         """A person has the conversation in front of them."""

@@ -71,6 +71,10 @@ class Queue:
         self._advance()
         return ticket
 
+    def awaited(self, source: str) -> bool:
+        """Whether anybody waits for that source."""
+        return any(ticket.source == source for ticket in self._waiting)
+
     def waiting(self, source: str, share: str) -> int:
         """How many of that share wait for that source."""
         return sum((ticket.source, ticket.share) == (source, share) for ticket in self._waiting)

@@ -17,6 +17,7 @@ from backend.queue import Queue
 from backend.sources import Delta, Ended, Reading, Source, SourceEvent, SourceInterrupted
 from backend.states import Reason, State
 from backend.throttle import Throttle
+from engine.errors import PromptTooLong
 from engine.events import Finished, Generate, Loading, Progress, RunFailed, Token
 
 log = logging.getLogger("pagoda.replies")
@@ -26,6 +27,8 @@ prompts.setLevel(logging.WARNING)
 # A stop reaches the engine inside the current layer. If even that takes longer than this, the person is not kept
 # waiting: the attempt ends now, and what the engine says afterwards is dropped. Its place in the queue stays taken.
 STOP_GRACE_S = 3.0
+# A source that says nothing for so long after an abort hangs. While somebody waits for it, it is started again.
+HUNG_S = 10.0
 
 
 class Run:
@@ -52,6 +55,8 @@ class Run:
         self._throttle = Throttle(self._send)
         self._streaming = self._ended = self._started = False
         self._grace: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._heard = 0.0  # when the source last said something, or was told to stop
 
     def start(self) -> asyncio.Task[None]:
         """Line up now; the rest happens in the returned task."""
@@ -75,8 +80,10 @@ class Run:
 
     def cut(self, state: State, reason: Reason, detail: str | None = None) -> None:
         """Enter a terminal state now, without waiting for the source; what it still says is dropped."""
-        self._end(state, reason, detail)
-        self._abort.abort(reason)
+        try:
+            self._end(state, reason, detail)
+        finally:  # whatever went wrong in saying so: nothing computes for a reply that nobody gets
+            self._abort.abort(reason)
 
     def _end(
         self,
@@ -89,6 +96,8 @@ class Run:
         if self._ended:
             return
         self._throttle.flush()
+        if self._ended:  # the flush found that nothing can be written any more
+            return
         self._ended = True
         log.info("%s %s: %s", self._id, self._source.name, _in_short(state, reason, self._meter))
         timings = self._meter.timings()
@@ -101,7 +110,20 @@ class Run:
             self._cancelled()
             self._ticket.leave()
         else:
-            self._grace = asyncio.get_running_loop().call_later(STOP_GRACE_S, self._cancelled)
+            loop = asyncio.get_running_loop()
+            self._heard = loop.time()
+            self._grace = loop.call_later(STOP_GRACE_S, self._cancelled)
+            self._patience = loop.call_later(HUNG_S, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        """The place in the queue is still taken: nobody comes past a source that hangs."""
+        loop = asyncio.get_running_loop()
+        silent = loop.time() - self._heard
+        if silent >= HUNG_S and self._queue.awaited(self._source.lane):
+            log.warning("%s said nothing for %.0f s after a stop: it is started again", self._source.name, silent)
+            self._source.restart()
+        else:
+            self._patience = loop.call_later(max(HUNG_S - silent, HUNG_S / 10), self._lose_patience)
 
     def _cancelled(self) -> None:
         self._end(State.CANCELLED, Reason.STOPPED_BY_PERSON)
@@ -126,8 +148,9 @@ class Run:
             self._end(State.FAILED, Reason.ERROR, f"Something unexpected went wrong in Pagoda: {error!r}. Try again.")
         finally:
             self._throttle.close()
-            if self._grace is not None:
-                self._grace.cancel()
+            for timer in (self._grace, self._patience):
+                if timer is not None:
+                    timer.cancel()
             self._ticket.leave()
 
     async def _consume(self) -> None:
@@ -136,6 +159,7 @@ class Run:
         prompts.info("%s %s reads: %s", self._id, self._source.name, request.messages)
         async with aclosing(self._source.run(request, self._abort.signal)) as events:
             async for event in events:
+                self._heard = asyncio.get_running_loop().time()
                 self._meter.see(event)
                 self._take(event)
 
@@ -155,7 +179,8 @@ class Run:
                     self._text(Text(event.text))
                 self._end(*self._ending(event))
             case RunFailed():
-                self._end(State.FAILED, Reason.ERROR, event.message, event.kind, event.param)
+                reason = Reason.TOO_LONG if event.kind == PromptTooLong.__name__ else Reason.ERROR
+                self._end(State.FAILED, reason, event.message, event.kind, event.param)
 
     def _text(self, text: Text) -> None:
         if self._ended:
@@ -167,8 +192,13 @@ class Run:
         self._send(text)
 
     def _send(self, payload: Payload) -> None:
-        if not self._ended:
+        if self._ended:
+            return
+        try:
             self._deliver(payload)
+        except GatewayError as error:
+            # Said here, because a timer's exception is heard by nobody; what cannot be kept is not worth computing.
+            self.cut(State.FAILED, Reason.ERROR, error.message)
 
     def _ending(self, event: Finished | Ended) -> tuple[State, Reason]:
         match event.reason:

@@ -8,21 +8,27 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from backend.errors import Invalid
 from engine.events import Sampling
 
+MOST_TOKENS = 10_000_000  # beyond any context
+GREEDY_BELOW = 1e-4  # dividing logits by less leaves nothing but the largest, or an overflow
+
 
 class SamplingFields(BaseModel):
-    """The ranges in which each field means something. A field left out is the model's own choice."""
+    """The ranges in which each field means something. A field left out is the model's own choice.
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    Strict: "0.5" and true are no numbers, and whoever sends them has a mistake to find.
+    """
 
-    temperature: Annotated[float, Field(ge=0, le=5)] | None = None
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=5)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.1, le=10)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     stop: list[Annotated[str, Field(min_length=1, max_length=1000)]] | None = Field(default=None, max_length=16)
 
 
@@ -36,7 +42,9 @@ def clean(values: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def to_engine(values: Mapping[str, Any]) -> Sampling:
     """What `clean` returned, as the engine takes it."""
-    return Sampling(**{**values, "stop": tuple(values.get("stop", ()))})
+    temperature = values.get("temperature")
+    greedy = {"temperature": 0.0} if temperature is not None and temperature < GREEDY_BELOW else {}
+    return Sampling(**{**values, **greedy, "stop": tuple(values.get("stop", ()))})
 
 
 def in_words(error: ValidationError) -> str:

@@ -101,6 +101,10 @@ class Source(Protocol):
         """Try again what failed; harmless otherwise."""
         ...
 
+    def restart(self) -> None:
+        """End what no longer answers, so that the next run can begin; its run breaks off."""
+        ...
+
     def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
         """One reply. Ends after Finished or RunFailed; raises SourceInterrupted when the stream breaks.
 

@@ -30,6 +30,7 @@ class Reason(StrEnum):
     RESTARTED = "restarted"  # interrupted: Pagoda itself was killed or shut down
     UPSTREAM_ENDED = "upstream_ended"  # interrupted: end of stream without a proper end
     NETWORK = "network"  # interrupted: the connection to an upstream broke
+    TOO_LONG = "too_long"  # failed: the prompt does not fit into the model's context
     ERROR = "error"  # failed: `detail` says what and what to do
 
 

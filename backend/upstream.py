@@ -135,6 +135,9 @@ class UpstreamSource:
     def retry(self) -> None:
         self._upstream.refresh()
 
+    def restart(self) -> None:
+        pass  # an abort closes the connection, whatever the other side does
+
     async def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
         """Reading happens in a task of its own, so that an abort ends it wherever it is."""
         said: asyncio.Queue[SourceEvent | BaseException | None] = asyncio.Queue(BUFFERED_EVENTS)

@@ -1,6 +1,7 @@
 """What is made of a person's text before it is stored: nothing is changed in it but what no file could hold."""
 
 TITLE_LENGTH = 60
+MESSAGE_LIMIT = 200_000  # characters; more than any context here holds, and far below what a POST can carry
 NEW_TITLE = "New chat"
 
 

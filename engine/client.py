@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +23,7 @@ RunEvent = events.Progress | events.Token | events.Finished | events.RunFailed
 # A model that kills its process while loading would do so forever.
 MAX_DEATHS_WHILE_LOADING = 3
 _LINE_LIMIT = 1 << 24
+_HUNG = "The engine no longer answered, so it was ended. It starts again and loads the model."
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class EngineStatus:
     loading: events.Loading | None = None
     loaded: events.Loaded | None = None
     failure: events.LoadFailed | None = None
+    note: str | None = None  # why it is loading again, for a person
 
 
 class EngineClient:
@@ -47,6 +49,8 @@ class EngineClient:
         self._supervision: asyncio.Task | None = None
         self._again = asyncio.Event()
         self._asked = 0  # loads asked for and not answered yet
+        self._hung = False
+        self._note: str | None = None
 
     @property
     def pid(self) -> int | None:
@@ -129,6 +133,12 @@ class EngineClient:
         if run_id in self._runs:
             self._send(events.Abort(run_id))
 
+    def kill(self) -> None:
+        """End a child that no longer answers; the supervisor starts a new one."""
+        if self._child and self._child.returncode is None:
+            self._hung = True
+            self._child.kill()
+
     # --- the child ---------------------------------------------------------------------------
 
     async def _supervise(self) -> None:
@@ -175,7 +185,8 @@ class EngineClient:
             code = await child.wait()
             was_ready = self.status.state == "ready"
             deaths = 0 if was_ready else deaths + 1
-            death = EngineDied(_obituary(code, was_ready))
+            death = EngineDied(_HUNG if self._hung else _obituary(code, was_ready))
+            self._note, self._hung = _HUNG if self._hung else None, False
             log.warning("%s", death)
             self._end_runs(death)
             if deaths >= MAX_DEATHS_WHILE_LOADING:
@@ -252,6 +263,10 @@ class EngineClient:
             queue.put_nowait(death)
 
     def _set(self, status: EngineStatus) -> None:
+        if status.state == "loading":
+            status = replace(status, note=self._note)
+        else:
+            self._note = None
         self.status = status
         for callback in list(self._watchers):
             callback(status)

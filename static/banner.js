@@ -18,6 +18,7 @@ export const PgBanner = {
       </div>
       <div v-else-if="session.model?.state === 'loading'" class="pg-banner" role="status" data-model="loading">
         <span class="pg-banner-words"><b>{{ load.stage }}</b> {{ load.details.join(' · ') }}</span>
+        <span v-if="session.model.detail">{{ session.model.detail }}</span>
         <div class="pg-progress" :class="{idle: load.fraction === null}">
           <i :style="{transform: 'scaleX(' + (load.fraction ?? 0) + ')'}"></i>
         </div>

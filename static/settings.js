@@ -12,7 +12,7 @@ const PRESETS = {
 };
 const CHOSEN_BY_PRESET = ["temperature", "top_p", "repetition_penalty"];
 const FIELDS = [
-  { name: "temperature", min: 0, max: 5, step: 0.1 },
+  { name: "temperature", min: 0, max: 2, step: 0.1 },
   { name: "top_p", min: 0.01, max: 1, step: 0.01 },
   { name: "repetition_penalty", min: 0.1, max: 5, step: 0.05 },
   { name: "max_tokens", min: 1, max: 1_000_000, step: 1 },

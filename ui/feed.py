@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from backend.chunks import Chunk
-from backend.errors import NotFound
+from backend.errors import CannotWrite, NotFound
 from backend.gateway import Gateway
 from backend.notices import Notice
 from ui.deltas import Deltas
@@ -85,7 +85,7 @@ class Feed:
         self._transcript.show(
             {**snapshot, "now": time.time(), "silences": silences, "earlier": earlier}, self._generation
         )
-        self._gateway.mark_read(self._on_screen)
+        self.read(self._on_screen)
 
     def earlier(self, conversation_id: str, before: str) -> None:
         """What lies before that message. A message that is not there (any more) has nothing before it."""
@@ -100,8 +100,8 @@ class Feed:
         """The person has seen what arrived."""
         try:
             self._gateway.mark_read(conversation_id)
-        except NotFound:
-            return  # deleted meanwhile, and the page hears so by itself
+        except (NotFound, CannotWrite):
+            return  # deleted meanwhile, and the page hears so by itself; or the disk is full, and reading still works
 
     # --- what the gateway says -------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from nicegui import Client, app, ui
 from nicegui.dependencies import register_importmap_override
 
 from backend.gateway import Gateway
+from backend.wording import MESSAGE_LIMIT
+from backend.words_page import not_found
 from ui.assets import static_folder, static_url
 from ui.composer import Composer
 from ui.feed import Feed
@@ -19,7 +21,6 @@ from ui.words import all_words
 
 RECONNECT_TIMEOUT_S = 60  # a network cut of half a minute ends in the same page, not in a reload
 HISTORY = 3000  # pushes kept for a tab that is cut off: ten a second for the timeout and the time to notice the cut
-MESSAGE_LIMIT = 200_000  # characters; more than any context here holds, and far below what a POST can carry
 
 _STYLES = ("pagoda", "sidebar", "transcript", "waiting", "prose", "composer", "keeping", "choosing")
 
@@ -41,6 +42,7 @@ _FIRST_PAINT = """{
 def install(fastapi_app: FastAPI, gateway: Gateway) -> None:
     """Add the page to the app. Call it after all routes of the API: NiceGUI answers for every path that is left."""
     app.add_static_files(static_url(), static_folder())
+    app.add_exception_handler(404, not_found)  # instead of NiceGUI's own page
     register_importmap_override("pagoda/", f"{static_url()}/")
 
     def build(client: Client) -> None:

@@ -50,8 +50,8 @@ class Call:
         await self.say(finished(self.run_id, reason, self.written, text, context_full))
         await self.over.wait()
 
-    async def fail(self, message: str = "The prompt is too long.") -> None:
-        await self.say(RunFailed(self.run_id, "PromptError", message))
+    async def fail(self, message: str = "The prompt is too long.", kind: str = "PromptError") -> None:
+        await self.say(RunFailed(self.run_id, kind, message))
         await self.over.wait()
 
     async def crash(self) -> None:
@@ -90,7 +90,7 @@ class ScriptedSource:
         self.name = self.lane = name
         self.capacity = capacity
         self.deaf = False
-        self.retried = 0
+        self.retried = self.restarted = 0
         self.calls: list[Call] = []
         self._status = ModelStatus(name, "ready")
         self._began: asyncio.Queue[Call] = asyncio.Queue()
@@ -110,6 +110,12 @@ class ScriptedSource:
 
     def retry(self) -> None:
         self.retried += 1
+
+    def restart(self) -> None:
+        self.restarted += 1
+        for call in self.calls:
+            if not call.over.is_set():
+                call._events.put_nowait(SourceInterrupted(Reason.ENGINE_DIED, "The engine no longer answered."))
 
     async def next_call(self) -> Call:
         """The next run, as soon as the gateway starts it."""

@@ -93,6 +93,11 @@ def test_serve_prints_its_address_answers_and_ends_within_five_seconds(tmp_path,
     try:
         address = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())[0]
         assert httpx.get(f"{address}healthz").json()["status"] == "ok"
+        nothing = httpx.get(f"{address}nonsense")
+        assert nothing.status_code == 404 and "Go to Pagoda" in nothing.text and "/nonsense" in nothing.text
+        assert "error" in httpx.get(f"{address}api/nonsense").json()
+        page = httpx.get(address)
+        assert page.status_code == 200 and page.headers["x-frame-options"] == "DENY"
         second = pagoda("serve", "--port", "0", "--data", str(tmp_path), "--no-open")
         _, words = second.communicate(timeout=60)
         assert second.returncode == 1 and f"process {process.pid}" in words and "Traceback" not in words

@@ -9,6 +9,7 @@ from backend.engine_source import EngineSource
 from backend.gateway import Gateway
 from backend.journal import Journal
 from backend.local_models import LocalModel
+from backend.notices import Notice
 from engine.client import EngineClient
 from engine.synth import synthesise
 
@@ -84,6 +85,29 @@ async def test_a_message_waits_for_the_model_survives_a_kill_continues_and_stops
         again = house.gateway.regenerate(kept.message_id)
         await house.until(again, lambda chunk: is_text(chunk) and chunk.offset + len(chunk.data.text) >= len(text))
         assert house.gateway.attempt(again).text.startswith(text)
+
+
+async def test_an_engine_that_hangs_is_started_again_for_whoever_waits(tmp_path, default_model_dir, monkeypatch):
+    monkeypatch.setattr("backend.runs.STOP_GRACE_S", 0.2)
+    monkeypatch.setattr("backend.runs.HUNG_S", 1.0)
+    async with RealHouse(tmp_path, str(default_model_dir)) as house:
+        said = []
+        house.gateway.subscribe(lambda item: isinstance(item, Notice) and item.kind == "model" and said.append(item))
+        one, two = (
+            house.gateway.create_conversation(sampling={"temperature": 0, "max_tokens": most})["id"]
+            for most in (4000, 5)
+        )
+        attempt = house.send(one, "Tell me everything about pagodas.")
+        await house.until(attempt, is_text)
+        hung = house.engine.pid
+        os.kill(hung, signal.SIGSTOP)
+        house.gateway.stop(attempt)
+        following = house.send(two, "Hello")
+        assert (await house.until(attempt, is_end)).data.state == "cancelled"
+        assert (await house.until(following, is_end)).data.state == "complete"
+        assert house.engine.pid not in (hung, None)
+        assert any(n.data["state"] == "loading" and "no longer answered" in (n.data["detail"] or "") for n in said)
+        assert house.gateway.model_status()["detail"] is None
 
 
 async def test_a_model_that_cannot_be_loaded_fails_the_reply_in_words_and_can_be_tried_again(tmp_path):

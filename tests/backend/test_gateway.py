@@ -107,6 +107,22 @@ async def test_a_source_that_does_not_hear_the_stop_does_not_keep_the_person_wai
     assert (await house.source.next_call()).request.messages[-1]["content"] == "Next"
 
 
+async def test_a_source_that_hangs_after_a_stop_is_started_again_only_when_somebody_waits(house, monkeypatch):
+    monkeypatch.setattr("backend.runs.STOP_GRACE_S", 0.01)
+    monkeypatch.setattr("backend.runs.HUNG_S", 0.1)
+    house.source.deaf = True
+    sent, call = await house.send(house.conversation(), "Hello")
+    await call.token("Hi")
+    house.gateway.stop(sent.attempt_id)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(call.over.wait(), 0.5)
+    assert house.source.restarted == 0 and house.attempt(sent.attempt_id)["state"] == "cancelled"
+    _, following = await house.send(house.conversation(), "Next")
+    assert house.source.restarted == 1 and call.over.is_set()
+    assert house.attempt(sent.attempt_id)["state"] == "cancelled"
+    await following.finish()
+
+
 async def test_a_failed_run_says_why_keeps_its_text_and_stays_out_of_prompts(house):
     conversation = house.conversation()
     sent, call = await house.send(conversation, "One")
@@ -118,6 +134,29 @@ async def test_a_failed_run_says_why_keeps_its_text_and_stays_out_of_prompts(hou
     _, call = await house.send(conversation, "Two")
     assert [m["content"] for m in call.request.messages] == ["One\n\nTwo"]
     assert house.gateway.conversations()[0]["running"]
+
+
+async def test_a_message_that_was_too_long_does_not_make_every_later_prompt_too_long(house):
+    conversation = house.conversation()
+    await house.turn(conversation, "One", "Uno")
+    sent, call = await house.send(conversation, "A whole book")
+    await call.fail("This is longer than the model's context.", "PromptTooLong")
+    assert house.attempt(sent.attempt_id)["reason"] == "too_long"
+    _, call = await house.send(conversation, "Two")
+    assert [m["content"] for m in call.request.messages] == ["One", "Uno", "Two"]
+    await call.finish()
+    house.gateway.regenerate(sent.message_id)
+    call = await house.source.next_call()
+    assert [m["content"] for m in call.request.messages] == ["One", "Uno", "A whole book"]
+    await call.write("Read")
+    await call.finish()
+    _, call = await house.send(conversation, "Three")
+    assert [m["content"] for m in call.request.messages][2:4] == ["A whole book", "Read"]
+
+
+async def test_a_temperature_too_small_to_divide_by_is_greedy(house):
+    _, call = await house.send(house.conversation(sampling={"temperature": 1e-9, "top_p": 1e-9}), "Hello")
+    assert call.request.sampling == Sampling(temperature=0.0, top_p=1e-9)
 
 
 async def test_an_engine_that_dies_leaves_an_interrupted_reply_that_can_be_continued_token_by_token(house):

@@ -115,3 +115,21 @@ async def test_the_token_in_the_address_becomes_a_cookie_and_leaves_the_address(
     assert cookie.startswith("pagoda_token=s3cret;") and "HttpOnly" in cookie and "SameSite=Strict" in cookie
     _, headers, _ = await ask(OPEN, {"Host": "box:8080"}, path="//evil.example/", query="token=s3cret")
     assert headers[b"location"] == b"/evil.example/"
+
+
+@pytest.mark.parametrize("host", ["localhost", "evil.example"])
+async def test_no_answer_can_be_framed_sniffed_or_named_in_a_referer(host):
+    _, headers, _ = await ask({}, {"Host": host})
+    assert headers[b"x-frame-options"] == b"DENY"
+    assert headers[b"content-security-policy"] == b"frame-ancestors 'none'"
+    assert headers[b"x-content-type-options"] == b"nosniff"
+    assert headers[b"referrer-policy"] == b"no-referrer"
+
+
+async def test_a_person_without_the_token_reads_a_page_and_a_program_json():
+    options = {"host": "0.0.0.0", "token": "secret"}
+    status, headers, body = await ask(options, {"Host": "box", "Accept": "text/html,application/xhtml+xml"})
+    assert status == 401 and headers[b"content-type"].startswith(b"text/html")
+    assert b"?token=" in body and body.startswith(b"<!doctype html>")
+    status, _, body = await ask(options, {"Host": "box", "Accept": "*/*"})
+    assert status == 401 and "?token=" in json.loads(body)["error"]["message"]

@@ -79,6 +79,14 @@ async def test_conversations_are_renamed_read_and_deleted(served):
         ("POST", "/api/conversations", {"modell": "x"}, 400, "modell"),
         ("POST", "/api/conversations", {"model": "x"}, 400, "scripted"),
         ("POST", "/api/conversations", {"sampling": {"top_p": 2}}, 400, "top_p"),
+        ("POST", "/api/conversations", {"sampling": {"temperature": "0.5"}}, 400, "temperature"),
+        ("POST", "/api/conversations", {"sampling": {"temperature": 2.5}}, 400, "2"),
+        ("POST", "/api/conversations", {"sampling": {"max_tokens": True}}, 400, "max_tokens"),
+        ("POST", "/api/conversations", {"sampling": {"max_tokens": 10_000_001}}, 400, "10000000"),
+        ("POST", "/api/conversations", {"sampling": {"top_k": 1_000_001}}, 400, "1000000"),
+        ("POST", "/api/conversations", {"sampling": {"repetition_penalty": 0}}, 400, "0.1"),
+        ("POST", "/api/conversations", {"sampling": {"repetition_penalty": 11}}, 400, "10"),
+        ("POST", "/api/conversations", {"sampling": {"seed": 2**64}}, 400, "seed"),
         ("POST", "/api/messages/none/regenerate", {}, 404, "does not exist"),
         ("PATCH", "/api/messages/none", {}, 400, "selected_attempt"),
         ("GET", "/api/conversations/none/chunks", None, 404, "does not exist"),
@@ -114,10 +122,54 @@ async def test_only_json_is_taken_and_not_more_than_the_limit(served):
     assert served.source.calls == []
 
 
-async def test_a_message_of_ten_megabytes_arrives_whole(served):
+async def test_a_message_as_long_as_the_page_takes_arrives_whole_and_a_longer_one_is_refused(served):
     conversation = await served.conversation()
-    await served.send(conversation, "塔" * 3_300_000)
-    assert len((await served.source.next_call()).request.messages[0]["content"]) == 3_300_000
+    path = f"/api/conversations/{conversation}/messages"
+    answer = await served.client.post(path, json={"request_id": "r0", "text": "塔" * 200_001})
+    assert answer.status_code == 413
+    assert "200,000" in answer.json()["error"]["message"]
+    await served.send(conversation, "塔" * 200_000)
+    assert len((await served.source.next_call()).request.messages[0]["content"]) == 200_000
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b'{"text": "\xff\xfe"}', b"[" * 200_000, b'{"text": ' + b"9" * 5000 + b"}"], ids=range(4)
+)
+@pytest.mark.parametrize("path", ["/api/conversations", "/v1/chat/completions"])
+async def test_a_body_that_cannot_be_read_is_refused_in_the_shape_of_its_api(served, path, body):
+    answer = await served.client.post(path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert "cannot be read" in error["message"] and error["type"].startswith("invalid_request")
+    assert ("code" in error) == path.startswith("/v1")
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "OPTIONS", "TRACE"])
+@pytest.mark.parametrize("path", ["/api", "/api/nothing", "/v1", "/v1/nothing/there", "/healthz/x"])
+async def test_an_unknown_address_of_the_api_is_a_json_404(served, method, path):
+    answer = await served.client.request(method, path)
+    assert answer.status_code == 404 and path in answer.json()["error"]["message"]
+
+
+async def test_another_unknown_address_is_a_page_with_a_way_home_that_repeats_nothing_unescaped(served):
+    answer = await served.client.get("/<script>alert(1)</script>")
+    assert answer.status_code == 404 and answer.headers["content-type"].startswith("text/html")
+    assert 'href="/"' in answer.text and "<script" not in answer.text
+
+
+async def test_a_reader_beyond_any_end_hears_nothing_and_breaks_nothing(served):
+    conversation = await served.conversation()
+    sent = await served.send(conversation, "Hello")
+    await (await served.source.next_call()).finish()
+    path, attempt = f"/api/conversations/{conversation}/chunks", sent["attempt_id"]
+    for after in ("9" * 23, "9" * 5000, "-2", "x"):
+        answer = await served.client.get(path, params={"attempt": attempt, "after": after})
+        assert answer.status_code == 400 and "after" in answer.json()["error"]["message"]
+    for seq in ("9" * 16, "9" * 23, "9" * 5000):
+        answer = await served.client.get(
+            path, params={"attempt": attempt}, headers={"Last-Event-ID": f"{attempt}:{seq}"}
+        )
+        assert (answer.status_code, answer.text) == (200, "")
 
 
 async def test_another_site_gets_nothing(served):
