@@ -16,7 +16,7 @@ from backend.delivery import deliver
 from backend.event_stream import event
 from backend.gateway import Gateway
 from backend.refusals import error_body
-from backend.sampling import to_engine
+from backend.sampling import MOST_TOKENS, to_engine
 from backend.states import Reason, State
 from backend.wording import sound
 from engine.events import Generate
@@ -25,7 +25,7 @@ PATH = "/v1/messages"
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class Block(_Strict):
@@ -46,7 +46,7 @@ class Off(_Strict):
 
 class Body(_Strict):
     model: str
-    max_tokens: Annotated[int, Field(ge=1, lt=2**31)]
+    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
     messages: Annotated[list[Said], Field(min_length=1)]
     system: str | list[Block] | None = None
     stream: bool = False

@@ -15,7 +15,7 @@ from backend.completion_shapes import content_of
 from backend.delivery import deliver
 from backend.event_stream import event
 from backend.gateway import Gateway
-from backend.sampling import to_engine
+from backend.sampling import MOST_TOKENS, to_engine
 from backend.states import Reason, State
 from backend.wording import sound
 from engine.events import Generate
@@ -24,7 +24,7 @@ PATH = "/v1/responses"
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class Part(_Strict):
@@ -59,9 +59,9 @@ class Body(_Strict):
     input: Annotated[str, Field(min_length=1)] | Annotated[list[Said], Field(min_length=1)]
     instructions: str | None = None
     stream: bool = False
-    temperature: Annotated[float, Field(ge=0, le=5)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
     tools: Annotated[list[Any], Field(max_length=0)] = []

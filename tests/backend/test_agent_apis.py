@@ -128,3 +128,18 @@ async def test_a_response_streams_into_the_clients_helper(served):
     await playing
     assert final.output_text == "Hi you" and kinds.count("response.output_text.delta") == 2
     assert kinds[0] == "response.created" and kinds[-1] == "response.completed"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": "5"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "max_tokens": True}),
+        ("/v1/responses", {"input": "x", "temperature": "0.5"}),
+        ("/v1/responses", {"input": "x", "temperature": 3}),
+    ],
+)
+async def test_a_number_in_words_or_out_of_its_bounds_is_refused(served, path, body):
+    answer = await served.client.post(path, json={"model": "scripted", **body})
+    assert answer.status_code == 400
+    assert any(name in answer.json()["error"]["message"] for name in ("max_tokens", "temperature"))

@@ -171,7 +171,7 @@ async def test_an_engine_that_dies_leaves_an_interrupted_reply_that_can_be_conti
     further = house.gateway.continue_(sent.message_id)
     assert house.attempt(further)["text"] == "Hi yo"
     call = await house.source.next_call()
-    assert (call.request.prefix_tokens, call.request.prefix_text) == ((5, 6, 7), "")
+    assert (call.request.prefix_tokens, call.request.prefix_text) == ((5, 6, 7), "Hi yo")
     assert call.request.sampling == Sampling(temperature=0.0)
     await call.token("u", 8)
     await call.finish()
