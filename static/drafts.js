@@ -14,6 +14,13 @@ export function keepDraft(id, text) {
   else localStorage.removeItem(name(DRAFT, id));
 }
 
+/** What was typed in a conversation that is gone goes on as a new one's draft. */
+export function rescueDraft(id) {
+  const text = [draftOf(null), draftOf(id)].filter(Boolean).join("\n\n");
+  keepDraft(id, "");
+  keepDraft(null, text);
+}
+
 /** @returns {{request_id: string, text: string}[]} */
 export function unsentOf(id) {
   return JSON.parse(sessionStorage.getItem(name(UNSENT, id)) ?? "[]");

@@ -4,6 +4,7 @@
  */
 import { reactive, shallowRef } from "vue";
 import { conversationFor, keep } from "pagoda/conversation.js";
+import { rescueDraft } from "pagoda/drafts.js";
 
 export const session = reactive({
   rows: [], // sidebar rows, newest first
@@ -62,9 +63,10 @@ export function adopt(conversation, id) {
   emit("open");
 }
 
-/** Leave a conversation that no longer exists. */
+/** Leave a conversation that no longer exists, for a new one; the draft comes along. */
 export function leaveDeleted(id) {
   if (onScreen.value.id !== id) return;
+  rescueDraft(id);
   history.replaceState(null, "", "/");
   show(null);
 }

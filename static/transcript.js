@@ -17,7 +17,7 @@ import { PgPicker } from "pagoda/picker.js";
 import { PgPrompt } from "pagoda/prompt.js";
 import { PgReply } from "pagoda/reply.js";
 import { bringIntoView } from "pagoda/seeker.js";
-import { happenings, onScreen, session } from "pagoda/session.js";
+import { happenings, leaveDeleted, onScreen, session } from "pagoda/session.js";
 import { PgSettings } from "pagoda/settings.js";
 import { PgUndo } from "pagoda/undo.js";
 import { PgWelcome } from "pagoda/welcome.js";
@@ -39,7 +39,10 @@ export default {
       <pg-banner />
       <div class="pg-scroll" ref="scroll" tabindex="-1">
         <div class="pg-column" ref="column" @click="copyCode">
-          <p v-if="conversation.missing" class="pg-missing">{{ t('transcript.missing') }}</p>
+          <div v-if="conversation.missing" class="pg-missing">
+            <p>{{ t('transcript.missing') }}</p>
+            <button type="button" class="pg-button" @click="leaveDeleted(conversation.id)">{{ t('sidebar.new') }}</button>
+          </div>
           <pg-welcome v-else-if="conversation.loaded && !conversation.messages.length" />
           <div v-else-if="!conversation.loaded && !conversation.messages.length" class="pg-skeleton" aria-hidden="true"><i></i><i></i><i></i></div>
           <button v-if="conversation.earlier.length" ref="earlier" type="button" class="pg-button quiet pg-earlier" @click="fetchEarlier">
@@ -82,6 +85,7 @@ export default {
   methods: {
     t,
     titleOf,
+    leaveDeleted,
     number,
     // --- called by the server ---
     show(snapshot, generation) {

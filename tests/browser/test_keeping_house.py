@@ -94,3 +94,21 @@ def test_a_conversation_that_does_not_exist_is_told_apart_from_an_empty_one(pers
     person.open("/c/c_0000000000000000")
     expect(person.page.get_by_text("This conversation does not exist")).to_be_visible()
     expect(person.page.get_by_role("button", name="Send")).to_be_disabled()
+
+
+def test_an_address_of_nothing_leads_on_and_the_draft_comes_along(person: Person, pagoda: RunningPagoda):
+    person.page.goto(f"{pagoda.url}/c/not-there")
+    expect(person.page.get_by_text("This conversation does not exist, or not any more.")).to_be_visible()
+    person.composer.fill("half a thought")
+    person.page.locator(".pg-missing").get_by_role("button", name="New chat").click()
+    expect(person.composer).to_have_value("half a thought")
+    assert person.page.evaluate("localStorage.getItem('pagoda.draft.not-there')") is None
+
+
+def test_a_draft_survives_the_deletion_of_its_conversation_elsewhere(room: Room, person: Person, pagoda: RunningPagoda):
+    chat = pagoda.new_conversation(max_tokens=2)
+    person.open_conversation(chat).say("Soon gone").wait_until("complete")
+    person.composer.fill("half a long message")
+    room.second_tab(person).open().choose("Soon gone", "Delete")
+    expect(person.prompts).to_have_count(0)
+    expect(person.composer).to_have_value("half a long message")
