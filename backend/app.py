@@ -75,9 +75,13 @@ class Pagoda:
             self.journal.close()
 
 
-def build(settings: Settings, token: str | None = None, install_page: InstallPage | None = None) -> Pagoda:
-    """Pagoda as these settings say, with the engine as its source of replies."""
+def build(settings: Settings, token: str | None = None) -> Pagoda:
+    """Pagoda as these settings say: the engine as its source of replies, and the page.
+
+    This is the one place that knows all three parts.
+    """
     from backend.engine_source import EngineSource
+    from ui import page
 
     upstreams = [Upstream(upstream) for upstream in settings.upstreams]
     name, _, model = settings.model.partition("/")
@@ -88,7 +92,7 @@ def build(settings: Settings, token: str | None = None, install_page: InstallPag
     else:
         engine = EngineClient(settings.model, settings.data_dir, settings.memory_bytes)
         source = EngineSource(settings.model, engine)
-    pagoda = Pagoda(settings.data_dir, [source], engine, settings.host, token, install_page, upstreams)
+    pagoda = Pagoda(settings.data_dir, [source], engine, settings.host, token, page.install, upstreams)
     if engine is not None:
         pagoda.gateway.serve_models(
             lambda: local_models(settings.model, settings.data_dir), lambda name: EngineSource(name, engine)

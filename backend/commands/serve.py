@@ -110,13 +110,12 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     from backend.app import build
     from backend.commands.terminal import ProgressLine, show_loading
     from backend.guard import is_loopback
-    from ui import page
 
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # the log has a line of its own for each reply
     logging.getLogger("pagoda.prompts").setLevel(logging.INFO if settings.log_prompts else logging.WARNING)
     token = None if is_loopback(settings.host) else kept_token(settings.data_dir)
-    pagoda = build(settings, token, page.install)
+    pagoda = build(settings, token)
     line = ProgressLine(sys.stderr)
     if pagoda.engine is not None:
         pagoda.engine.watch(lambda status: show_loading(line, status))
