@@ -27,8 +27,8 @@ prompts.setLevel(logging.WARNING)
 # A stop reaches the engine inside the current layer. If even that takes longer than this, the person is not kept
 # waiting: the attempt ends now, and what the engine says afterwards is dropped. Its place in the queue stays taken.
 STOP_GRACE_S = 3.0
-# A source that says nothing for so long after an abort hangs. While somebody waits for it, it is started again. One layer
-# of a large chunk of prompt may take ten seconds on a slow machine.
+# A source that says nothing for so long after an abort hangs. While somebody waits for it, it is started again. On a
+# slow machine one layer of a large chunk of prompt may take ten seconds.
 HUNG_S = 30.0
 
 
