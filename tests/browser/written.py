@@ -16,7 +16,8 @@ def write_turns(data_dir: Path, id: str, turns: list[tuple[str, str]]) -> None:
     journal.add_conversation(Conversation(id, "Written elsewhere", "default", now, now))
     for number, (prompt, reply) in enumerate(turns):
         attempt = Attempt(f"{id}_a{number}", f"{id}_m{2 * number + 1}", id, 0, "default", now)
-        user = Message(f"{id}_m{2 * number}", id, 2 * number, "user", now, prompt, f"{id}_r{number}")
+        before = f"{id}_m{2 * number - 1}" if number else None
+        user = Message(f"{id}_m{2 * number}", id, 2 * number, "user", now, prompt, f"{id}_r{number}", parent=before)
         answer = Message(
             attempt.message_id, id, 2 * number + 1, "assistant", now,
             current_attempt=attempt.id, selected_attempt=attempt.id,
