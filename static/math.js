@@ -87,7 +87,7 @@ export function setFormulas(element) {
   const formulas = element.querySelectorAll(".pg-math:not(.set)");
   if (!formulas.length) return;
   if (!katex) {
-    load().then(() => element.isConnected && setFormulas(element));
+    load().then(() => katex && element.isConnected && setFormulas(element));
     return;
   }
   for (const formula of formulas) {
@@ -118,14 +118,24 @@ function htmlOf(source, display) {
 /** Fetch KaTeX while nothing else happens, so that no formula of a running reply has to wait for it. */
 export const warmFormulas = () => load();
 
+// Without a network it does not come; whoever needs it next tries again.
 function load() {
   loading ??= (async () => {
-    const style = document.createElement("link");
-    style.rel = "stylesheet";
-    style.href = new URL("vendor/katex/katex.min.css", import.meta.url).href;
-    document.head.append(style);
-    await import("pagoda/vendor/katex/katex.min.js");
+    await Promise.all([fetched("link", { rel: "stylesheet" }, "href", "css"), fetched("script", {}, "src", "js")]);
     katex = window.katex;
-  })();
+  })().catch(() => (loading = null));
   return loading;
+}
+
+function fetched(tag, properties, address, ending) {
+  const made = Object.assign(document.createElement(tag), properties);
+  return new Promise((resolve, reject) => {
+    made.onload = resolve;
+    made.onerror = () => {
+      made.remove();
+      reject(new Error(`katex.min.${ending} did not come`));
+    };
+    made[address] = new URL(`vendor/katex/katex.min.${ending}`, import.meta.url).href;
+    document.head.append(made);
+  });
 }
