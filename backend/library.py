@@ -264,6 +264,7 @@ class Library:
             raise Unavailable("Pagoda is shutting down. Start it again, then repeat this.")
 
     def _cancel(self, attempt: Attempt) -> None:
+        """End a reply whose conversation goes away. The upper half, Gateway, knows the runs."""
         raise NotImplementedError
 
 

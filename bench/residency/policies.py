@@ -23,6 +23,7 @@ class OneByOne:
     """A policy that looks at one key after the other."""
 
     def access(self, key: Key) -> bool:
+        """Each policy's own: whether the key was in memory; afterwards it is."""
         raise NotImplementedError
 
     def visit(self, module: int, experts: list[int]) -> int:

@@ -20,6 +20,7 @@ class House(RuleBasedStateMachine):
     """The rules of a subclass drive it; it needs `new_conversation`."""
 
     def new_conversation(self) -> None:
+        """A rule of the subclass; the house begins with one conversation a page."""
         raise NotImplementedError
 
     def __init__(self) -> None:
