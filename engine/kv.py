@@ -40,7 +40,7 @@ def copied(state: State, tokens: int, cut: int = 0) -> State:
 
 def _copied(cache: Any, tokens: int, cut: int) -> Any:
     if type(cache) is KVCache:
-        if cache.keys is None:
+        if cache.keys is None or cache.values is None:
             return KVCache()
         return KVCache.from_state((cache.keys[..., :tokens, :], cache.values[..., :tokens, :], tokens))
     if hasattr(cache, "from_state"):
@@ -70,7 +70,7 @@ def compact(state: State) -> State:
 
 
 def _compact(cache: Any) -> Any:
-    if type(cache) is KVCache and cache.keys is not None:
+    if type(cache) is KVCache and cache.keys is not None and cache.values is not None:
         keys, values = (mx.contiguous(part[..., : cache.offset, :]) for part in (cache.keys, cache.values))
         return KVCache.from_state((keys, values, cache.offset))
     return type(cache).from_state(tree_map(_same, cache.state))
