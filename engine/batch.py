@@ -32,11 +32,11 @@ GROWTH_TOKENS = 256
 
 
 class Batch:
-    """`room` is how many bytes the states of all conversations may take. Call `step` as long as it is `busy`."""
+    """`room` is how many bytes states may take that no reply is working on. Call `step` as long as it is `busy`."""
 
     def __init__(self, model: PagedModel, room: int, files: PrefixFiles | None = None):
         self.model, self.room = model, room
-        self.prefixes = Prefixes(lambda: make_prompt_cache(model), lambda: self.room - self.state_bytes, files)
+        self.prefixes = Prefixes(lambda: make_prompt_cache(model), lambda: self.room, files)
         self.waiting: deque[Run] = deque()
         self.reading: deque[Run] = deque()
         self.writing: list[Run] = []
@@ -85,6 +85,11 @@ class Batch:
         """The memory that the states of running replies take."""
         return sum(kv.nbytes(run.state) for run in (*self.reading, *self.writing))
 
+    @property
+    def _most_bytes(self) -> int:
+        """What those states may take: experts give way to them, but only half of what they can."""
+        return self.room + self.model.budget.available_bytes // 2
+
     def _all(self) -> list[Run]:
         return [*self.waiting, *self.reading, *self.writing]
 
@@ -98,7 +103,7 @@ class Batch:
         while self.waiting and len(self.reading) + len(self.writing) < MOST:
             run = self.waiting[0]
             going = bool(self.reading or self.writing)
-            if going and self.state_bytes + self._bytes_of(len(run.tokens) + GROWTH_TOKENS) > self.room:
+            if going and self.state_bytes + self._bytes_of(len(run.tokens) + GROWTH_TOKENS) > self._most_bytes:
                 return
             self.waiting.popleft()
             run.take_up()
@@ -211,7 +216,7 @@ class Batch:
         """States grow. First those go that nobody works on, then the youngest reply waits."""
         if any(run.fed % GROWTH_TOKENS == 0 for run in self.writing):
             self.prefixes.shrink()
-            while len(self.writing) > 1 and self.state_bytes > self.room:
+            while len(self.writing) > 1 and self.state_bytes > self._most_bytes:
                 run = self.writing.pop()
                 log.info("a reply waits: there is no memory for its conversation beside the others")
                 run.keep()
@@ -250,7 +255,8 @@ def _at_layer(runs: list[Run], layer: int) -> None:
 
 
 def room_for_states(model: PagedModel) -> int:
-    """Bytes for the states of all conversations: half of what the budget leaves, at least half of the working room."""
+    """Bytes for states that no reply is working on: half of what the budget leaves, at least half of the working room.
+    All memory is measured (`Budget`), so whatever they take beyond what is free the experts lose."""
     sizes = model.sizes
     spare = sizes.budget_bytes - max(memory.rss_bytes(), sizes.trunk_bytes + sizes.slot_bytes) - WORKING_BYTES
     return max(spare // 2, WORKING_BYTES // 2)
