@@ -42,6 +42,7 @@ class Batch:
         self.writing: list[Run] = []
         self._slice = FIRST_SLICE
         self._pass_s = 0.0
+        self._token_bytes = 0.0
 
     @property
     def busy(self) -> bool:
@@ -102,17 +103,19 @@ class Batch:
     def _admit(self) -> None:
         while self.waiting and len(self.reading) + len(self.writing) < MOST:
             run = self.waiting[0]
-            going = bool(self.reading or self.writing)
-            if going and self.state_bytes + self._bytes_of(len(run.tokens) + GROWTH_TOKENS) > self._most_bytes:
+            if (self.reading or self.writing) and not self._fits(len(run.tokens) + GROWTH_TOKENS):
                 return
             self.waiting.popleft()
             run.take_up()
             (self.reading if run.unread else self.writing).append(run)
 
-    def _bytes_of(self, tokens: int) -> int:
-        """What a state of so many tokens takes, going by those that there are."""
+    def _fits(self, tokens: int) -> bool:
+        """Whether there is memory for a state of so many tokens more, going by what a token has taken so far."""
         rates = [kv.nbytes(run.state) / run.fed for run in (*self.reading, *self.writing) if run.fed]
-        return int(tokens * max(rates, default=0.0))
+        self._token_bytes = max(rates, default=self._token_bytes)
+        if not self._token_bytes:
+            return False  # the first slice will tell
+        return self.state_bytes + tokens * self._token_bytes <= self._most_bytes
 
     def _read(self) -> None:
         run = self.reading.popleft()
