@@ -83,11 +83,12 @@ class ModelStatus:
 
 class Source(Protocol):
     """Runs replies, `capacity` of them at a time (the gateway queues the rest). Sources that stand on the same machine
-    share a `lane` and its capacity."""
+    share a `lane` and its capacity; where `alone`, only runs of the same source are in the lane at a time."""
 
     name: str
     lane: str
     capacity: int
+    alone: bool
 
     def status(self) -> ModelStatus:
         """How it stands now."""

@@ -122,6 +122,7 @@ class UpstreamSource:
     """One model of an upstream."""
 
     def __init__(self, upstream: Upstream, model: str) -> None:
+        self.alone = False
         self.name, self.lane, self.capacity = f"{upstream.name}/{model}", upstream.name, upstream.settings.concurrency
         self._upstream, self._model = upstream, model
 

@@ -90,6 +90,7 @@ class ScriptedSource:
     def __init__(self, name: str = "scripted", capacity: int = 1) -> None:
         self.name = self.lane = name
         self.capacity = capacity
+        self.alone = False
         self.deaf = False
         self.retried = self.restarted = 0
         self.calls: list[Call] = []

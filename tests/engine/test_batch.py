@@ -23,7 +23,7 @@ from tests.engine.tiny_configs import tiny_config
 FAMILIES = (
     "olmoe", "deepseek_v3", "deepseek_v32", "gpt_oss", "llama4", "qwen3_next", "jamba", "lfm2_moe", "deepseek_v41",
 )  # fmt: skip
-WORDS = "What grows in the shade of the old wall when nobody has watered it for many weeks and the summer is dry".split()
+TEXT = "What grows in the shade of the old wall when nobody has watered it for many weeks and the summer is dry"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -58,7 +58,8 @@ def opened(tmp_path_factory):
 
 
 def question(number: int, words: int = 4) -> str:
-    return " ".join(WORDS[(number * 5 + i) % len(WORDS)] for i in range(words))
+    known = TEXT.split()
+    return " ".join(known[(number * 5 + i) % len(known)] for i in range(words))
 
 
 def together(replies, requests) -> list[list]:
@@ -118,7 +119,7 @@ ARRIVAL = st.tuples(
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arrivals=st.lists(ARRIVAL, min_size=1, max_size=6), most=st.integers(1, 4), piece=st.integers(1, 20))
 def test_whoever_comes_and_goes_nobodys_tokens_change(opened, monkeypatch, arrivals, most, piece):
-    monkeypatch.setattr(batches, "MOST", most)
+    monkeypatch.setattr(batches, "REPLIES_AT_ONCE", most)
     monkeypatch.setattr(batches, "FIRST_SLICE", piece)
     model = opened("quantised")
     replies = batch(model)
