@@ -74,7 +74,7 @@ def main() -> None:
 def _memory(engine: Engine, expert_bytes: int, limit: int | None) -> int | None:
     if engine.experts_share is not None:
         return int(engine.experts_share * expert_bytes) + engine.fixed_bytes
-    return None
+    return int(engine.limit_share * limit) if engine.limit_share and limit else None
 
 
 def _run(engine: Engine, job: dict, scratch: Path, cache: Path, limit: int | None) -> dict:
