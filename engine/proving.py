@@ -5,6 +5,7 @@ a time and forgotten again, so that no memory for the whole is needed; each laye
 paged layer makes of the same input.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from mlx_lm.models.cache import make_prompt_cache
 
+from engine.bench import random_prompt
 from engine.decode import prefill
 from engine.errors import CheckpointError
 from engine.loader import PagedModel, load
@@ -78,8 +80,7 @@ def prove(
     """
     budget = "auto" if memory_bytes is None else memory_bytes
     model = load(folder, memory_bytes=budget, expert_bytes=expert_bytes)
-    vocabulary = len(model.tokenizer)
-    prompt = np.random.default_rng(0).integers(vocabulary // 10, vocabulary // 2, max(prompt_tokens, 2)).tolist()
+    prompt = random_prompt(model, prompt_tokens)
     made, logits = _reply(model, prompt, tokens)
     proofs: list[LayerProof] = []
 
@@ -166,13 +167,15 @@ class Compared(StandIn):
         self._own_cache = {id(theirs): ours for theirs, ours in zip(*caches, strict=True)}
 
     def __call__(self, *args: Any, **named: Any) -> Any:
+        own_args = [self._own(value) for value in args]
+        own_named = {name: self._own(value) for name, value in named.items()}
         right = self.original(*args, **named)
         mx.eval(right)
         theirs = _choices(self.original)
         self.original.update(tree_map(lambda _: mx.zeros(1), self.original.parameters()))
         mx.clear_cache()
         paged = self._paged[0]
-        mine = paged(*map(self._swapped, args), **{name: self._swapped(value) for name, value in named.items()})
+        mine = paged(*own_args, **own_named)
         a, b = (np.array(_first(out).astype(mx.float32)) for out in (mine, right))
         a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
         same = np.ones(len(b), bool)
@@ -184,10 +187,13 @@ class Compared(StandIn):
         self._note(LayerProof(self._number, apart, int((~same).sum()), len(same)))
         return right
 
-    def _swapped(self, value: Any) -> Any:
+    def _own(self, value: Any) -> Any:
+        """The argument for the paged layer: its own caches, and copies of what layers write to."""
         if isinstance(value, list | tuple):
-            return type(value)(self._swapped(one) for one in value)
-        return self._own_cache.get(id(value), value)
+            return type(value)(self._own(one) for one in value)
+        if id(value) in self._own_cache:
+            return self._own_cache[id(value)]
+        return value if isinstance(value, mx.array | nn.Module) else copy.deepcopy(value)
 
 
 def _choices(layer: nn.Module) -> list[np.ndarray]:

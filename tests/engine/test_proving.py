@@ -10,6 +10,8 @@ from backend.cli import main
 from engine import proving
 from engine.paged import PagedExperts
 from engine.synth import synthesise
+from tests.engine.tiny_checkpoints import save
+from tests.engine.tiny_checkpoints import tiny_model as tiny_model_of
 
 TINY = {"layers": 2, "experts": 8, "hidden": 128, "expert_hidden": 64, "top_k": 2, "vocab": 600}
 
@@ -25,6 +27,16 @@ def test_every_layer_and_all_tokens_are_found_equal(like, tmp_path):
     assert [layer.layer for layer in proof.layers] == [0, 1]
     assert seen == [(layer, 2) for layer in proof.layers]
     assert all(layer.tokens == 77 for layer in proof.layers)
+
+
+@pytest.mark.parametrize("architecture", ["kimi_k3", "gemma4_text", "lfm2_moe", "nemotron_h"])
+def test_layers_that_keep_or_pass_on_state_are_compared_too(architecture, tmp_path):
+    """Residual blocks that every layer adds to, recurrent state, layers without experts among others."""
+    mx.disable_compile()
+    try:
+        assert proving.prove(save(tmp_path / architecture, *tiny_model_of(architecture)), expert_bytes="least").holds
+    finally:
+        mx.enable_compile()
 
 
 def test_experts_that_compute_something_else_are_found_out(tiny_model, monkeypatch):
