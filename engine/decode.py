@@ -14,13 +14,16 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from engine import sampling
+from engine.constraint import constraint_of
 from engine.errors import Aborted, PromptError, PromptTooLong
 from engine.events import Event, Finished, Generate, Progress, Token
 from engine.loader import PagedModel
 from engine.soundness import check_logits
-from engine.template import template_variables
+from engine.speech import Speech
+from engine.template import ends_in_thought, template_variables
 from engine.text import TextStream, reply_tokens
 from engine.token_logprobs import logprobs
+from engine.tools import check_tools, for_template
 
 PREFILL_CHUNK = 512
 PROGRESS_EVERY_S = 0.1
@@ -31,15 +34,17 @@ Emit = Callable[[Event], None]
 def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
     """The ids of the conversation, without the part of the reply that already exists. Raises PromptError."""
     tokenizer = model.tokenizer
-    messages = [dict(message) for message in request.messages]
     if request.raw is not None:
         return [int(i) for i in tokenizer.encode(request.raw)]
+    check_tools(tokenizer, request)
+    messages = for_template(request.messages)
     variables = template_variables(tokenizer, request.template)
     try:
         if tokenizer.chat_template is None and not getattr(tokenizer, "has_chat_template", False):
             ids = tokenizer.encode("\n\n".join(message["content"] for message in messages))
         else:
-            ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
+            tools = list(request.tools) or None
+            ids = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, **variables)
     except Exception as error:
         raise PromptError(f"The model's chat template does not accept this conversation: {error}") from error
     ids = [int(i) for i in ids]
@@ -79,10 +84,12 @@ class Run:
         started = perf_counter()
         request, tokenizer = self.request, self.model.tokenizer
         wish = sampling.merged(request.sampling, sampling.model_defaults(self.model.path))
-        sampler = sampling.make(wish, len(tokenizer))
         wish_stop = tuple(s for s in wish.stop if s)
         existing = reply_tokens(tokenizer, request.prefix_tokens, request.prefix_text, wish_stop)
         prompt = [*prompt_tokens(self.model, request), *existing]
+        thinking = ends_in_thought(tokenizer, prompt)
+        sampler = sampling.make(wish, len(tokenizer), constraint_of(tokenizer, request, thinking))
+        speech = Speech(tokenizer, request, thinking)
         limit, context_bound = self._limit(len(prompt), wish.max_tokens)
         tokens = list(prompt)
         text = TextStream(tokenizer, wish_stop, existing, request.prefix_text)
@@ -103,8 +110,9 @@ class Run:
                 tokens.append(token)
                 self.done = len(times)
                 told = logprobs(logits, token, wish.logprobs, tokenizer) if wish.logprobs is not None else ()
-                self.emit(Token(request.run_id, token, text.add(token), told))
-                if text.stopped:
+                said = speech.add(text.add(token))
+                self.emit(Token(request.run_id, token, said.text, told, said.thought, said.calls))
+                if text.stopped is not None or sampler.over or speech.over:
                     reason = "stop"
                     break
                 self.model.watch.check()
@@ -112,11 +120,12 @@ class Run:
             reason = "aborted"
         stats, before = self.model.stats(), self.before
         gaps = [b - a for a, b in pairwise(times)]
+        said = speech.finish(text.finish(whole=reason != "aborted"))
         self.emit(
             Finished(
                 run_id=request.run_id,
                 reason=reason,
-                text=text.finish(whole=reason != "aborted"),
+                text=said.text,
                 prompt_tokens=len(prompt),
                 completion_tokens=len(times),
                 ttft_s=times[0] - started if times else 0.0,
@@ -129,6 +138,9 @@ class Run:
                 expert_reads=stats.expert_reads - before.expert_reads,
                 bytes_read=stats.bytes_read - before.bytes_read,
                 context_full=reason == "length" and context_bound,
+                stop=text.stopped,
+                thought=said.thought,
+                calls=said.calls,
             )
         )
 

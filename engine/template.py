@@ -1,7 +1,7 @@
 """Variables for a model's chat template: only those that it reads, so that no wish is dropped in silence."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -24,6 +24,13 @@ def template_variables(tokenizer: TokenizerWrapper, wishes: Mapping[str, Any]) -
         else:
             raise Unsupported(f"{name}: the chat template of this model knows no such thing. Leave it out.", name)
     return found
+
+
+def ends_in_thought(tokenizer: TokenizerWrapper, prompt: Sequence[int]) -> bool:
+    """Whether the prompt has begun a thought for the model to go on with."""
+    if not tokenizer.has_thinking:
+        return False
+    return tokenizer.rfind_think_start(prompt) > tokenizer.rfind_think_end(prompt)
 
 
 def _reads(template: str, name: str) -> bool:
