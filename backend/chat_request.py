@@ -39,7 +39,7 @@ class TextPart(_Strict):
 # What says who asks, or where to look for something kept: it changes nothing in a reply.
 _WITHOUT_EFFECT = ("user", "safety_identifier", "prompt_cache_key")
 # What clients send back of a reply they got, and no template reads.
-_ECHO = ("reasoning_content", "reasoning", "annotations", "refusal", "audio")
+_ECHO = ("reasoning", "annotations", "refusal", "audio", "function_call")
 
 
 class ChatMessage(_Strict):
@@ -48,6 +48,7 @@ class ChatMessage(_Strict):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     name: str | None = None
+    reasoning_content: str | None = None  # between the calls of one turn some templates show it to the model again
 
     def plain(self) -> dict[str, Any]:
         """For the chat template; `developer` is the newer word for `system`."""
@@ -57,7 +58,10 @@ class ChatMessage(_Strict):
             found["tool_calls"] = [call.model_dump() for call in self.tool_calls]
         if self.tool_call_id is not None:
             found["tool_call_id"] = self.tool_call_id
-        return found | ({"name": self.name} if self.name else {})
+        for name in ("name", "reasoning_content"):
+            if value := getattr(self, name):
+                found[name] = value
+        return found
 
     def check(self, number: int) -> None:
         """What belongs to which role. Raises Invalid."""

@@ -87,6 +87,9 @@ class Run:
         wish_stop = tuple(s for s in wish.stop if s)
         existing = reply_tokens(tokenizer, request.prefix_tokens, request.prefix_text, wish_stop)
         prompt = [*prompt_tokens(self.model, request), *existing]
+        if request.count_only:
+            self.emit(Finished(request.run_id, "stop", "", len(prompt), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+            return
         thinking = ends_in_thought(tokenizer, prompt)
         sampler = sampling.make(wish, len(tokenizer), constraint_of(tokenizer, request, thinking))
         speech = Speech(tokenizer, request, thinking)

@@ -50,7 +50,8 @@ class Generate:
 
     `tools` are functions in OpenAI's shape, `tool_choice` is auto, required, or one's name; without `parallel_calls`
     the reply ends after one. `schema` is a JSON schema that the answer must match. `apart`: tell thoughts and calls
-    apart from the answer. What the model cannot honour fails the run, named.
+    apart from the answer. What the model cannot honour fails the run, named. `count_only`: Finished with the number of
+    tokens of the prompt, and nothing else.
     """
 
     run_id: str
@@ -65,6 +66,7 @@ class Generate:
     parallel_calls: bool = True
     schema: dict[str, Any] | None = None
     apart: bool = False
+    count_only: bool = False
 
 
 @dataclass(frozen=True)
