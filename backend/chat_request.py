@@ -233,6 +233,10 @@ def _asks_for_nothing(key: str, value: Any) -> bool:
     return any(type(value) is type(neutral) and value == neutral for neutral in _NEUTRAL.get(key, ()))
 
 
+# Where pydantic's own words are those of a program.
+_WORDS = {"too_short": "it is empty. Send at least one.", "missing": "it is missing."}
+
+
 def refusal(error: ValidationError) -> Invalid:
     """What pydantic found, as a refusal that names the field."""
     # Where a field may be one of several types there is an error for each: the deepest one knows best.
@@ -240,4 +244,5 @@ def refusal(error: ValidationError) -> Invalid:
     param = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[TextPart]"))
     if first["type"] == "extra_forbidden":
         return Invalid(f"{param} is not supported here. Leave it out.", param)
-    return Invalid(f"{param}: {first['msg']}" if param else first["msg"], param)
+    words = _WORDS.get(first["type"], first["msg"])
+    return Invalid(f"{param}: {words}" if param else words, param)

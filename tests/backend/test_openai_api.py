@@ -89,7 +89,7 @@ async def test_without_asking_there_is_neither_progress_nor_usage(served):
     ("change", "param"),
     [
         ({"tools": [{"type": "function"}]}, "tools.0.function"),
-        ({"tools": [{"type": "web_search"}]}, "tools.0.function"),
+        ({"tools": [LOOK | {"type": "web_search"}]}, "tools.0.type"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
         ({"tools": [LOOK, LOOK]}, "tools"),
         ({"tools": [LOOK], "tool_choice": "always"}, "tool_choice"),
