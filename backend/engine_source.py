@@ -19,7 +19,7 @@ class EngineSource:
 
     lane = "engine"
     capacity = REPLIES_AT_ONCE
-    alone = True
+    elsewhere = False
 
     def __init__(self, name: str, client: EngineClient) -> None:
         self.name = name

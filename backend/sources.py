@@ -83,12 +83,13 @@ class ModelStatus:
 
 class Source(Protocol):
     """Runs replies, `capacity` of them at a time (the gateway queues the rest). Sources that stand on the same machine
-    share a `lane` and its capacity; where `alone`, only runs of the same source are in the lane at a time."""
+    share a `lane` and its capacity. `elsewhere`: another server answers, to which a client's request goes on as it
+    came; sources that are not elsewhere have their lane to themselves."""
 
     name: str
     lane: str
     capacity: int
-    alone: bool
+    elsewhere: bool
 
     def status(self) -> ModelStatus:
         """How it stands now."""

@@ -121,8 +121,9 @@ class Upstream:
 class UpstreamSource:
     """One model of an upstream."""
 
+    elsewhere = True
+
     def __init__(self, upstream: Upstream, model: str) -> None:
-        self.alone = False
         self.name, self.lane, self.capacity = f"{upstream.name}/{model}", upstream.name, upstream.settings.concurrency
         self._upstream, self._model = upstream, model
 

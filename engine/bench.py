@@ -66,11 +66,7 @@ def bench(
     model = load(folder, memory_bytes=budget, expert_bytes=expert_bytes)
     load_s = perf_counter() - opened_at
     sizes = model.sizes
-    vocabulary = len(model.tokenizer)
-    made = [
-        np.random.default_rng(seed).integers(vocabulary // 10, vocabulary // 2, max(prompt_tokens, 2)).tolist()
-        for seed in range(batch)
-    ]
+    made = [random_prompt(model, prompt_tokens, seed) for seed in range(batch)]
     prompt_length = len(made[0])
 
     states, started = [make_prompt_cache(model) for _ in made], perf_counter()
@@ -121,6 +117,13 @@ def bench(
         limit_ratio=speed / limit,
         tokens=made[0][prompt_length:],
     )
+
+
+def random_prompt(model: PagedModel, tokens: int, seed: int = 0) -> list[int]:
+    """At least two ids that the model knows, none of them special in the usual tokenizers."""
+    known = model(mx.array([[0]]), cache=make_prompt_cache(model)).shape[-1]
+    vocabulary = min(known, len(model.tokenizer))
+    return np.random.default_rng(seed).integers(vocabulary // 10, vocabulary // 2, max(tokens, 2)).tolist()
 
 
 def _moved(model: PagedModel) -> tuple[int, int, int]:

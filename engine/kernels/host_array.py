@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from engine.kernels import attention, routing
-from engine.kernels.threads import each, split
+from engine.kernels.threads import cores, each, split
 
 _DTYPES = {
     mx.float32: np.float32, mx.float16: np.float32, mx.bfloat16: np.float32, mx.int32: np.int32, mx.uint32: np.uint32,
@@ -117,14 +117,38 @@ def _attention(
     keys, values = host(k)[0], host(v)[0]
     heads, tokens, width = q.shape[1:]
     if tokens == 1:
-        queries = np.ascontiguousarray(q).reshape(heads, width)
-        out = np.empty((heads, values.shape[-1]), np.float32)
-        work = 8 * heads * keys.shape[1] * width  # an exp and two loads a value: some eight weights' worth
-        split(lambda lo, hi: attention.attend(queries, keys, values, scale, out, lo, hi), heads, work)
-        return out.reshape(1, heads, 1, -1).view(HostArray)
+        return _attention_of_one(np.ascontiguousarray(q).reshape(heads, width), keys, values, scale)
     if mask is None:
         raise TypeError("attention of several tokens that see each other has no host form")
     return _causal_attention(q[0], keys, values, scale)
+
+
+# A stretch of so many keys and values of one head is worth a call of its own.
+LEAST_STRETCH = 256
+
+
+def _attention_of_one(q: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float) -> HostArray:
+    """q [H, D], keys [K, T, D], values [K, T, V] to [1, H, 1, V]: heads and stretches of tokens on all threads."""
+    (heads, width), (kinds, tokens, depth) = q.shape, values.shape
+    parts = max(1, min(tokens // LEAST_STRETCH, -(-2 * cores() // kinds)))
+    grouped = q.reshape(kinds, heads // kinds, width)
+    out = np.empty((parts, *grouped.shape[:2], depth), np.float32)
+    highest, total = np.empty((2, parts, *grouped.shape[:2], 1), np.float32)
+
+    def stretches(lo: int, hi: int) -> None:
+        for number in range(lo, hi):
+            part, kind = divmod(number, kinds)
+            first, last = tokens * part // parts, tokens * (part + 1) // parts
+            k, v = (np.ascontiguousarray(of[kind, first:last]) for of in (keys, values))
+            to = out[part, kind], highest[part, kind, :, 0], total[part, kind, :, 0]
+            attention.attend(grouped[kind], k, v, scale, *to)
+
+    # A key and a value are touched for every head: about two weights' worth each.
+    split(stretches, parts * kinds, 2 * heads * tokens * width)
+    if parts > 1:
+        weight = np.exp(highest - highest.max(0))
+        out, total = (out * weight).sum(0), (total * weight).sum(0)
+    return (out / total).reshape(1, heads, 1, depth).view(HostArray)
 
 
 QUERY_BLOCK = 128

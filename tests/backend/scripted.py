@@ -87,10 +87,11 @@ def finished(run_id: str, reason: str, tokens: int, text: str = "", context_full
 class ScriptedSource:
     """`deaf` runs do not hear an abort, like an engine that hangs."""
 
+    elsewhere = False
+
     def __init__(self, name: str = "scripted", capacity: int = 1) -> None:
         self.name = self.lane = name
         self.capacity = capacity
-        self.alone = False
         self.deaf = False
         self.retried = self.restarted = 0
         self.calls: list[Call] = []
