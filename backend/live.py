@@ -17,24 +17,34 @@ BEHIND = 1000
 async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> AsyncGenerator[bytes, None]:
     """The chunks of one attempt after `after`, until it ends.
 
-    The journal is the queue: news only wakes the reader, which then reads on from where it was. So nothing can be
-    missed or sent twice, and a slow reader costs no memory.
+    The journal is the queue: whatever is not at hand is read from there, from where the reader was. So nothing can be
+    missed or sent twice, and a slow reader costs little memory. All that is there goes out in one piece.
     """
     news = asyncio.Event()
+    heard: list[Chunk] = []
 
     def hear(item: Chunk | Notice) -> None:
         # Not for every chunk of every conversation: with 200 readers each would wake all the others.
-        if not isinstance(item, Chunk) or item.attempt_id == attempt_id:
-            news.set()
+        if isinstance(item, Chunk):
+            if item.attempt_id != attempt_id:
+                return
+            if len(heard) < BEHIND:
+                heard.append(item)
+        elif item.kind not in ("deleted", "branch", "closing"):
+            return
+        news.set()
 
     unsubscribe = gateway.subscribe(hear)
     try:
         while True:
             news.clear()
-            chunks = gateway.chunks(attempt_id, after, PAGE)
-            for chunk in chunks:
-                yield event(chunk.to_dict(), "chunk", f"{attempt_id}:{chunk.seq}")
-                after = chunk.seq
+            chunks = [chunk for chunk in heard if chunk.seq > after]
+            heard.clear()
+            if not chunks or chunks[0].seq != after + 1:
+                chunks = gateway.chunks(attempt_id, after, PAGE)
+            if chunks:
+                after = chunks[-1].seq
+                yield b"".join(event(each.to_dict(), "chunk", f"{attempt_id}:{each.seq}") for each in chunks)
             if chunks and isinstance(chunks[-1].data, StateChange) and chunks[-1].data.state.terminal:
                 return
             if not chunks:
