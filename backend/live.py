@@ -22,15 +22,21 @@ async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> Async
     """
     news = asyncio.Event()
     heard: list[Chunk] = []
+    look = True  # into the journal: at first, and when something was missed
 
     def hear(item: Chunk | Notice) -> None:
-        # Not for every chunk of every conversation: with 200 readers each would wake all the others.
+        nonlocal look
         if isinstance(item, Chunk):
+            # Not for every chunk of every conversation: with 200 readers each would wake all the others.
             if item.attempt_id != attempt_id:
                 return
             if len(heard) < BEHIND:
                 heard.append(item)
-        elif item.kind not in ("deleted", "branch", "closing"):
+            else:
+                look = True
+        elif item.kind in ("deleted", "branch", "closing"):
+            look = True
+        else:
             return
         news.set()
 
@@ -40,16 +46,18 @@ async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> Async
             news.clear()
             chunks = [chunk for chunk in heard if chunk.seq > after]
             heard.clear()
-            if not chunks or chunks[0].seq != after + 1:
+            if look or (chunks and chunks[0].seq != after + 1):
+                look = False
                 chunks = gateway.chunks(attempt_id, after, PAGE)
+                if not chunks and gateway.attempt(attempt_id).state.terminal:
+                    return
+                look = len(chunks) == PAGE
             if chunks:
                 after = chunks[-1].seq
                 yield b"".join(event(each.to_dict(), "chunk", f"{attempt_id}:{each.seq}") for each in chunks)
-            if chunks and isinstance(chunks[-1].data, StateChange) and chunks[-1].data.state.terminal:
-                return
-            if not chunks:
-                if gateway.attempt(attempt_id).state.terminal:
+                if isinstance(chunks[-1].data, StateChange) and chunks[-1].data.state.terminal:
                     return
+            elif not look:
                 await news.wait()
     except NotFound:
         yield event({"attempt_id": attempt_id}, "deleted")
