@@ -27,9 +27,6 @@ async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> Async
     def hear(item: Chunk | Notice) -> None:
         nonlocal look
         if isinstance(item, Chunk):
-            # Not for every chunk of every conversation: with 200 readers each would wake all the others.
-            if item.attempt_id != attempt_id:
-                return
             if len(heard) < BEHIND:
                 heard.append(item)
             else:
@@ -40,7 +37,7 @@ async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> Async
             return
         news.set()
 
-    unsubscribe = gateway.subscribe(hear)
+    unsubscribe = gateway.subscribe(hear, attempt_id)
     try:
         while True:
             news.clear()

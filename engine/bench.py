@@ -62,8 +62,7 @@ def bench(
     model = load(folder, memory_bytes=budget, expert_bytes=expert_bytes)
     load_s = perf_counter() - opened_at
     sizes = model.sizes
-    vocabulary = len(model.tokenizer)
-    prompt = np.random.default_rng(0).integers(vocabulary // 10, vocabulary // 2, max(prompt_tokens, 2)).tolist()
+    prompt = random_prompt(model, prompt_tokens)
 
     cache, started = make_prompt_cache(model), perf_counter()
     for _ in prefill(model, prompt[:-1], cache):
@@ -111,6 +110,13 @@ def bench(
         limit_ratio=speed / limit,
         tokens=made[1:],
     )
+
+
+def random_prompt(model: PagedModel, tokens: int) -> list[int]:
+    """At least two ids (seed 0) that the model knows, none of them special in the usual tokenizers."""
+    known = model(mx.array([[0]]), cache=make_prompt_cache(model)).shape[-1]
+    vocabulary = min(known, len(model.tokenizer))
+    return np.random.default_rng(0).integers(vocabulary // 10, vocabulary // 2, max(tokens, 2)).tolist()
 
 
 def _moved(model: PagedModel) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ import importlib.metadata
 import logging
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +32,7 @@ from engine.paged import PagedExperts
 from engine.provenance import Provenance
 from engine.slots import SlotStore
 from engine.soundness import check_numbers, check_types
+from engine.together import Meeting
 from engine.watch import Watch
 
 # What compiled kernels, activations and the KV cache of a first question take beyond what is there before; measured on
@@ -88,6 +90,24 @@ class PagedModel(nn.Module):
         else:
             forward(tokens, cache=cache)  # lazy: the logits are never evaluated
             mx.eval([c.state for c in cache])
+
+    def next_logits(self, tokens: list[int], caches: list[list]) -> list[mx.array]:
+        """Logits [V] after one more token of each of several sequences, as if each were alone; experts are read once
+        for all of them."""
+
+        def one(token: int, cache: list) -> Callable[[], mx.array]:
+            return lambda: self(mx.array([[token]]), cache=cache)[0, -1]
+
+        passes = [one(token, cache) for token, cache in zip(tokens, caches, strict=True)]
+        if len(passes) == 1:
+            return [passes[0]()]
+        on_host = self._host_pass and all(self._host_pass.fits(mx.array([[0]]), cache) for cache in caches)
+        meeting = self.watch.meeting = Meeting()
+        try:
+            with self._host_pass.together() if on_host else nullcontext():
+                return meeting.hold(passes)
+        finally:
+            self.watch.meeting = None
 
     def stats(self) -> Counters:
         """What was read and hit since loading."""

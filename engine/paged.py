@@ -62,19 +62,52 @@ class PagedExperts(nn.Module):
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
         """What `experts(x, indices)` gives with all of them in memory: [..., k, D]."""
+        if self._watch.meeting is not None:
+            return self._watch.meeting.attend(self, x, indices)
         if isinstance(indices, mx.array):
             mx.eval(x, indices)
         self._watch.at_layer(self.layer)
         wanted = np.asarray(indices)
         self._budget.hold(_COPIES * wanted.size * x.shape[-1] * 4)
         self._store.note(self.place, wanted.reshape(-1, wanted.shape[-1]))
+        return self._whole(x, wanted)
+
+    def for_each(self, parts: list[tuple[mx.array, mx.array]]) -> list[mx.array]:
+        """Several activations with their chosen experts: each result as if alone, each expert read once for all."""
+        mx.eval([part for part in parts if isinstance(part[1], mx.array)])
+        self._watch.at_layer(self.layer)
+        wanted = [np.asarray(indices) for _, indices in parts]
+        chosen = np.concatenate([one.reshape(-1, one.shape[-1]) for one in wanted])
+        self._budget.hold(_COPIES * chosen.size * parts[0][0].shape[-1] * 4)
+        self._store.note(self.place, chosen)
+        experts = np.unique(chosen)
+        if len(experts) > self._store.slots:
+            return [self._whole(x, one) for (x, _), one in zip(parts, wanted, strict=True)]
+        fetch = self._store.fetch(self.place, experts)
+        late = [bool(np.isin(one, fetch.missing).any()) for one in wanted]
+        outs: list[Any] = [None] * len(parts)
+
+        def compute(whether: bool) -> None:
+            for index in np.flatnonzero(np.array(late) == whether).tolist():
+                outs[index] = self._kernel(parts[index][0], self._slots(wanted[index]))
+            mx.async_eval([out for out in outs if isinstance(out, mx.array)])
+
+        try:
+            compute(False)  # those whose experts are all in memory, while the others' are read
+            fetch.wait(self._watch.check)
+            compute(True)
+            mx.eval([out for out in outs if isinstance(out, mx.array)])
+        except BaseException:
+            self._store.abandon(self.place, fetch)
+            raise
+        return outs
+
+    def _whole(self, x: mx.array, wanted: np.ndarray) -> mx.array:
         slots = self._store.slots_of(self.place, wanted)
         if wanted.size == wanted.shape[-1] and slots.min() >= 0:
             return self._here(x, slots)
         experts = np.unique(wanted)
-        if len(experts) <= self._store.slots:
-            return self._compute(x, wanted, experts)
-        return self._in_waves(x, wanted, experts)
+        return (self._compute if len(experts) <= self._store.slots else self._in_waves)(x, wanted, experts)
 
     def _here(self, x: mx.array, slots: np.ndarray) -> mx.array:
         """One token whose experts are all in memory: nothing is read, nothing need be kept from eviction."""
