@@ -74,13 +74,14 @@ class Run:
         existing = reply_tokens(tokenizer, request.prefix_tokens, request.prefix_text, stop)
         self.tokens = [*prompt_tokens(self.model, request), *existing]
         self._prompt = len(self.tokens)
-        self._limit, self._context_bound = self._most(wish.max_tokens)
-        self._text = TextStream(tokenizer, stop, existing, request.prefix_text)
         thinking = ends_in_thought(tokenizer, self.tokens)
-        self._sampler = sampling.make(wish, len(tokenizer), constraint_of(tokenizer, request, thinking))
+        self._text = TextStream(tokenizer, stop, existing, request.prefix_text)
         self._speech = Speech(tokenizer, request, thinking)
         if request.count_only:
             self.end("stop")
+            return
+        self._sampler = sampling.make(wish, len(tokenizer), constraint_of(tokenizer, request, thinking))
+        self._limit, self._context_bound = self._most(wish.max_tokens)
         if not kv.always_cuttable(make_prompt_cache(self.model)):
             self._boundaries = boundaries(tokenizer, request, self.tokens)
 

@@ -18,9 +18,9 @@ def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
     if request.raw is not None:
         return [int(i) for i in tokenizer.encode(request.raw)]
     check_tools(tokenizer, request)
-    variables = _variables(tokenizer, request)
+    variables = template_variables(tokenizer, request.template)
     try:
-        return _rendered(tokenizer, request.messages, True, variables)
+        return _rendered(tokenizer, request, request.messages, True, variables)
     except Exception as error:
         raise PromptError(f"The model's chat template does not accept this conversation: {error}") from error
 
@@ -30,28 +30,30 @@ def boundaries(tokenizer: TokenizerWrapper, request: Generate, prompt: list[int]
     that ask for the reply. A template that takes no such part of a conversation gives none."""
     if request.raw is not None:
         return []
-    variables = _variables(tokenizer, request)
+    variables = template_variables(tokenizer, request.template)
     system = tuple(takewhile(lambda message: message["role"] == "system", request.messages))
     found = set()
     for messages in (system, request.messages):
         if not messages:
             continue
         try:
-            part = _rendered(tokenizer, messages, False, variables)
+            part = _rendered(tokenizer, request, messages, False, variables)
         except Exception:
             continue
         found.add(next((i for i, (a, b) in enumerate(zip(part, prompt, strict=False)) if a != b), len(part)))
     return sorted(found - {0})
 
 
-def _variables(tokenizer: TokenizerWrapper, request: Generate) -> dict[str, Any]:
-    return template_variables(tokenizer, request.template) | {"tools": list(request.tools) or None}
-
-
 def _rendered(
-    tokenizer: TokenizerWrapper, messages: tuple[dict[str, Any], ...], asks: bool, variables: dict[str, Any]
+    tokenizer: TokenizerWrapper,
+    request: Generate,
+    messages: tuple[dict[str, Any], ...],
+    asks: bool,
+    variables: dict[str, Any],
 ) -> list[int]:
     if tokenizer.chat_template is None and not getattr(tokenizer, "has_chat_template", False):
-        return [int(i) for i in tokenizer.encode("\n\n".join(message["content"] or "" for message in messages))]
-    own = for_template(messages)
-    return [int(i) for i in tokenizer.apply_chat_template(own, add_generation_prompt=asks, **variables)]
+        return [int(i) for i in tokenizer.encode("\n\n".join(m["content"] for m in for_template(messages)))]
+    ids = tokenizer.apply_chat_template(
+        for_template(messages), tools=list(request.tools) or None, add_generation_prompt=asks, **variables
+    )
+    return [int(i) for i in ids]
