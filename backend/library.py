@@ -237,9 +237,10 @@ class Library:
 
     # --- listening -------------------------------------------------------------------------------
 
-    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
-        """Call back with every chunk and notice from now on, after it was journalled. Returns what ends that."""
-        return self._broadcast.subscribe(callback)
+    def subscribe(self, callback: Subscriber, attempt_id: str | None = None) -> Callable[[], None]:
+        """Call back with every chunk and notice from now on, after it was journalled; with an attempt only with that
+        one's chunks. Returns what ends that."""
+        return self._broadcast.subscribe(callback, attempt_id)
 
     def _publish_row(self, id: str) -> None:
         self._broadcast.row(self._find.summary(id).to_dict())
