@@ -241,6 +241,10 @@ class Library:
         """Call back with every chunk and notice from now on, after it was journalled. Returns what ends that."""
         return self._broadcast.subscribe(callback)
 
+    def publish(self, notice: Notice) -> None:
+        """Tell every listener what another part of Pagoda has to say."""
+        self._broadcast.publish(notice)
+
     def _publish_row(self, id: str) -> None:
         self._broadcast.row(self._find.summary(id).to_dict())
 

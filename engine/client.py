@@ -89,6 +89,13 @@ class EngineClient:
             self._set(EngineStatus("loading"))
             self._again.set()
 
+    def rebudget(self, memory_bytes: int | None) -> None:
+        """Load the model again, into that much memory (None: auto). Harmless when it is the same."""
+        if memory_bytes != self.memory_bytes:
+            self.memory_bytes = memory_bytes
+            self._set(EngineStatus("loading"))
+            self._again.set()
+
     async def wait_ready(self) -> events.Loaded:
         """The loaded model, as soon as it is there. Raises ModelNotLoaded when loading fails."""
         changed = asyncio.Event()
