@@ -35,7 +35,8 @@ class Choosing:
         self._gateway, self._data_dir, self._model = gateway, data_dir, model
         self._kept = Kept(data_dir / "settings.json")
         self._forecasts = Forecasts(data_dir)
-        self._downloads = Downloads(self._kept, lambda rows: gateway.publish(Notice("downloads", None, {"rows": rows})))
+        self._downloads = Downloads(self._kept, self._tell_downloads)
+        self._tell_downloads(self._downloads.rows())
         self._memory = None
         if engine is not None:
             self._memory = MemoryBudget(engine, "engine", gateway.queue, self._kept, memory_bytes)
@@ -87,6 +88,9 @@ class Choosing:
         self._kept.set(KEPT_FOLDERS, [folder for folder in self.folders() if folder != path] or None)
 
     # --- downloads -------------------------------------------------------------------------------
+
+    def _tell_downloads(self, rows: list[dict[str, Any]]) -> None:
+        self._gateway.publish(Notice("downloads", None, {"rows": rows}))
 
     def downloads(self) -> list[dict[str, Any]]:
         return self._downloads.rows()

@@ -1,6 +1,7 @@
 /**
- * The conversation on screen. The server drives it through the methods `show`, `merge`, `deltas`, `missing` and
- * `model` (ui/transcript.py); it tells the server which conversation is looked at by `open`, and what was seen by `read`.
+ * The conversation on screen. The server drives it through the methods `show`, `earlier`, `merge`, `deltas`, `more`,
+ * `missing`, `model` and `downloads` (ui/transcript.py); it tells the server which conversation is looked at by
+ * `open`, and what was seen by `read`.
  */
 import { agreeOnTime, heardBefore } from "pagoda/attempt.js";
 import { PgBanner } from "pagoda/banner.js";
@@ -132,6 +133,9 @@ export default {
     },
     model(status) {
       session.model = status;
+    },
+    downloads(rows) {
+      session.downloads = rows;
     },
     // --- what the person does ---
     leave() {
