@@ -20,7 +20,8 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
-from engine import memory
+from engine import memory, slot_memory
+from engine.budget import Budget
 from engine.checkpoint import Checkpoint, Identity, open_checkpoint
 from engine.disk import Disk
 from engine.errors import BudgetError, CheckpointError, EngineError
@@ -32,9 +33,9 @@ from engine.slots import SlotStore
 from engine.soundness import check_numbers, check_types
 from engine.watch import Watch
 
-# Activations, KV cache and the allocator's slack of a chunk of prefill; measured on the default model and the
-# qwen3-moe shape at 2,000 tokens of context: 90-150 MB.
-WORKING_BYTES = 160 << 20
+# What compiled kernels, activations and the KV cache of a first question take beyond what is there before; measured on
+# the default model and the qwen3-moe shape: 60-90 MB. What needs more later gets it from the slots.
+WORKING_BYTES = 96 << 20
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "vocab.*", "tekken.json")
 
@@ -66,6 +67,7 @@ class PagedModel(nn.Module):
     sizes: Sizes
     watch: Watch
     path: Path
+    budget: Budget
     _disk: Disk
     _counters: Counters
     _stores: list[SlotStore]
@@ -95,6 +97,17 @@ class PagedModel(nn.Module):
         """An expert in memory that holds NaN, in words, where there is one: why a reply became nonsense."""
         return next((found for store in self._stores for found in store.damaged()), None)
 
+    def reserve(self, nbytes: int) -> None:
+        """Make room for something that is about to grow by `nbytes`, a KV cache say; its bytes come from the slots.
+
+        Only on the engine's thread, between passes. Raises BudgetError when experts can't give so much.
+        """
+        self.budget.reserve(nbytes)
+
+    def release(self, nbytes: int) -> None:
+        """What was reserved is gone, or will not be needed."""
+        self.budget.release(nbytes)
+
     def close(self) -> None:
         """Close the checkpoint's files. The model can't be called afterwards."""
         self._disk.close()
@@ -121,13 +134,18 @@ def load(
 
     budget = memory.auto_budget() if memory_bytes == "auto" else int(memory_bytes)
     trunk_bytes = opened.trunk_bytes
-    slot_bytes = _slot_bytes(opened, budget, expert_bytes)
-    tokenizer = _tokenizer(folder, opened.config)
+    # What takes memory comes before it is measured.
+    tokenizer, cpu = _tokenizer(folder, opened.config), _cpu_kernels()
+    _slot_bytes(opened, budget, expert_bytes, memory.rss_bytes() + trunk_bytes)
     _read_trunk(opened, report)
+    slot_memory.give_back_freed()
+    slot_bytes = _slot_bytes(opened, budget, expert_bytes, memory.rss_bytes())
     counters, disk, watch = Counters(), Disk(), Watch()
     disk.open(opened.files)
-    model._stores = _install(opened, slot_bytes, disk, counters, watch)
-    if cpu := _cpu_kernels():
+    stores = _stores(opened, slot_bytes, disk, counters)
+    model._stores, model.budget = stores, Budget(None if expert_bytes is not None else budget, stores)
+    _install(opened, stores, watch, model.budget)
+    if cpu:
         report("warm-up", 0, 1, "steps")
         model._host_pass = cpu.take_over(model, super(PagedModel, model).__call__)
         report("warm-up", 1, 1, "steps")
@@ -234,8 +252,8 @@ def layer_count(model: nn.Module, found: list[Experts]) -> int:
     return max(len(layers) if isinstance(layers, list | tuple) else 0, max((e.layer + 1 for e in found), default=1))
 
 
-def _slot_bytes(opened: OpenModel, budget: int, expert_bytes: int | float | str | None) -> int:
-    """Bytes for slots under the budget. Raises BudgetError when not even the least fits."""
+def _slot_bytes(opened: OpenModel, budget: int, expert_bytes: int | float | str | None, taken: int) -> int:
+    """Bytes for slots under the budget beside `taken`. Raises BudgetError when not even the least fits."""
     total, least = opened.expert_bytes, opened.least_slot_bytes
     if not opened.experts:
         return 0
@@ -246,7 +264,7 @@ def _slot_bytes(opened: OpenModel, budget: int, expert_bytes: int | float | str 
         if not isinstance(wish, int | float):
             raise BudgetError(f"{expert_bytes!r} is not a budget for experts: give bytes, a fraction, least or all.")
         return min(max(int(wish), least), total)
-    fixed = memory.rss_bytes() + opened.trunk_bytes + WORKING_BYTES
+    fixed = taken + WORKING_BYTES
     if fixed + least > budget:
         raise BudgetError(
             f"A memory budget of {_mb(budget)} is too small for this model: its always-used part, the program and "
@@ -256,28 +274,33 @@ def _slot_bytes(opened: OpenModel, budget: int, expert_bytes: int | float | str 
     return min(budget - fixed, total)
 
 
-def _install(opened: OpenModel, slot_bytes: int, disk: Disk, counters: Counters, watch: Watch) -> list[SlotStore]:
-    """Make the slots and put each module of experts back, behind them."""
+def _stores(opened: OpenModel, slot_bytes: int, disk: Disk, counters: Counters) -> list[SlotStore]:
+    """The slots of each group of layers that can share them: what a token needs, and its part of the rest."""
     groups = grouped(opened.experts)
     least = [_least_bytes(group, opened.top_k) for group in groups]
     spare, beyond = max(slot_bytes - sum(least), 0), max(opened.expert_bytes - sum(least), 1)
-    cpu = _cpu_kernels()
-    modules, stores = [], []
+    stores = []
     for group, need in zip(groups, least, strict=True):
-        # Every group gets what a token needs, and its part of the rest.
         share = need + spare * (sum(e.nbytes for e in group) - need) // beyond
-        most = sum(e.count for e in group)
-        slots = min(max(share // group[0].one_bytes, 1), most)
+        most, one = sum(e.count for e in group), group[0].one_bytes
+        slots = min(max(share // one, 1), most)
         origins = {index: e.origins for index, e in enumerate(group)}
-        store = SlotStore(group[0].pieces, slots, origins, max(e.count for e in group), disk, counters)
-        stores.append(store)
+        experts = max(e.count for e in group)
+        stores.append(SlotStore(group[0].pieces, slots, origins, experts, disk, counters, least=need // one))
+    return stores
+
+
+def _install(opened: OpenModel, stores: list[SlotStore], watch: Watch, budget: Budget) -> None:
+    """Put each module of experts back, behind its group's slots."""
+    cpu = _cpu_kernels()
+    modules = []
+    for group, store in zip(grouped(opened.experts), stores, strict=True):
         for index, experts in enumerate(group):
             experts.put_back(store.arrays)
             kernel = cpu.experts_of(experts.module) if cpu else None
-            paged = PagedExperts(experts.module, experts.layer, index, experts.count, store, watch, kernel)
+            paged = PagedExperts(experts.module, experts.layer, index, experts.count, store, watch, budget, kernel)
             modules.append((experts.path, paged))
     opened.model.update_modules(tree_unflatten(modules))
-    return stores
 
 
 def _least_bytes(group: list[Experts], top_k: int) -> int:

@@ -11,12 +11,16 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from engine.budget import Budget
 from engine.fetch import Fetch
 from engine.slots import SlotStore
 from engine.watch import Watch
 
 Kernel = Callable[[mx.array, np.ndarray], mx.array]
 """x [..., D] and slot numbers [..., k] to [..., k, D]."""
+
+# A layer's results are there as often at once while they are weighed and summed: [..., k, D] in float32.
+_COPIES = 3
 
 
 class PagedExperts(nn.Module):
@@ -30,6 +34,7 @@ class PagedExperts(nn.Module):
         count: int,
         store: SlotStore,
         watch: Watch,
+        budget: Budget,
         kernel: Kernel | None = None,
     ):
         """`layer` is the model's layer, for people; `place` the store's number of this module.
@@ -43,6 +48,7 @@ class PagedExperts(nn.Module):
         self.count = count
         self._store = store
         self._watch = watch
+        self._budget = budget
         self._kernel = kernel or (lambda x, slots: experts(x, mx.array(slots)))
 
     def __getattr__(self, name: str) -> Any:
@@ -60,11 +66,23 @@ class PagedExperts(nn.Module):
             mx.eval(x, indices)
         self._watch.at_layer(self.layer)
         wanted = np.asarray(indices)
+        self._budget.hold(_COPIES * wanted.size * x.shape[-1] * 4)
         self._store.note(self.place, wanted.reshape(-1, wanted.shape[-1]))
+        slots = self._store.slots_of(self.place, wanted)
+        if wanted.size == wanted.shape[-1] and slots.min() >= 0:
+            return self._here(x, slots)
         experts = np.unique(wanted)
         if len(experts) <= self._store.slots:
             return self._compute(x, wanted, experts)
         return self._in_waves(x, wanted, experts)
+
+    def _here(self, x: mx.array, slots: np.ndarray) -> mx.array:
+        """One token whose experts are all in memory: nothing is read, nothing need be kept from eviction."""
+        self._store.hit(slots.size)
+        out = self._kernel(x, slots.astype(np.uint32))
+        if isinstance(out, mx.array):
+            mx.eval(out)
+        return out
 
     def _compute(self, x: mx.array, wanted: np.ndarray, experts: np.ndarray) -> mx.array:
         fetch = self._store.fetch(self.place, experts)

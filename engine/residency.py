@@ -88,6 +88,21 @@ class Residency:
         """Slots that were withheld can be used again."""
         self._free.extend(slots.tolist())
 
+    def retire(self, count: int) -> np.ndarray:
+        """Take up to `count` slots out of use for good: free ones, then those of the least likely experts."""
+        taken = [self._free.pop(0) for _ in range(min(count, len(self._free)))]
+        held = np.count_nonzero(self._slot >= 0)
+        if (lacking := min(count - len(taken), held)) > 0:
+            self._evict(lacking, 0, np.empty(0, np.int32))
+            taken += [self._free.pop() for _ in range(lacking)]
+        self.slots -= len(taken)
+        return np.array(taken, np.int32)
+
+    def restore(self, slots: np.ndarray) -> None:
+        """Slots that were retired are free again."""
+        self.slots += len(slots)
+        self.release(slots)
+
     def _learn_stickiness(self, module: int, chosen: np.ndarray) -> None:
         before = np.flatnonzero(self._chosen_last[module])
         if not len(before) or self._passes < 1:

@@ -14,6 +14,7 @@ from engine.errors import DiskError, EngineError
 from engine.fetch import STAGING, Conversion, Counters, Fetch, widen
 from engine.provenance import MLX_DTYPE, Origin
 from engine.residency import Residency
+from engine.slot_memory import allocate, forget, view
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,58 @@ class SlotStore:
         experts: int,
         disk: Disk,
         counters: Counters,
+        least: int = 1,
     ):
+        """`least` slots are needed for one token; there are never fewer, however scarce memory becomes."""
         self.pieces = tuple(pieces)
-        self.slots = slots
-        self.arrays = [mx.zeros((slots, *piece.shape), dtype=piece.dtype) for piece in pieces]
-        mx.eval(self.arrays)
-        self._views = [_writable(array) for array in self.arrays]
+        self.planned = slots
+        self.least = min(least, slots)
+        self.one_bytes = sum(piece.nbytes for piece in pieces)
+        self.arrays = [allocate((slots, *piece.shape), piece.dtype) for piece in pieces]
+        self._views = [view(array) for array in self.arrays]
+        self._written = np.zeros(slots, bool)
+        self._retired = np.empty(0, np.int32)
         self._origins = origins
         self._disk = disk
         self._counters = counters
         self._residency = Residency(slots, len(origins), experts)
+        self._room_for_all = slots >= sum(pieces[0].shape[0] for pieces in origins.values())  # nothing ever has to go
         self._late: list[Fetch] = []  # given up, but their reads may still write into their slots
+
+    @property
+    def slots(self) -> int:
+        """How many slots are in use now."""
+        return self._residency.slots
+
+    @property
+    def filled_bytes(self) -> int:
+        """The memory that slots really take."""
+        return int(self._written.sum()) * self.one_bytes
+
+    def resize(self, slots: int) -> None:
+        """Have `slots` slots in use, as far as reads in flight allow; memory of the others goes to the system."""
+        slots = min(max(slots, self.least), self.planned)
+        if slots < self.slots:
+            self._collect_late()
+            retired = self._residency.retire(self.slots - slots)
+            for slot in retired[self._written[retired]].tolist():
+                for numbers in self._views:
+                    row = numbers[slot : slot + 1]
+                    forget(row.ctypes.data, row.nbytes)
+            self._written[retired] = False
+            self._retired = np.concatenate([self._retired, retired])
+        elif slots > self.slots:
+            self._retired, back = np.split(self._retired, [len(self._retired) - (slots - self.slots)])
+            self._residency.restore(back)
 
     def note(self, place: int, chosen: np.ndarray) -> None:
         """The router of a module has chosen [tokens, k] experts: so residency knows what is popular."""
-        self._residency.note(place, chosen)
+        if not self._room_for_all:
+            self._residency.note(place, chosen)
+
+    def hit(self, experts: int) -> None:
+        """So many experts were in memory when they were wanted."""
+        self._counters.expert_hits += experts
 
     def slots_of(self, place: int, experts: np.ndarray) -> np.ndarray:
         """Where experts lie that were fetched."""
@@ -72,6 +110,7 @@ class SlotStore:
         """
         missing = experts[self.slots_of(place, experts) < 0]
         fetch = Fetch(missing, self._admit(place, missing, experts), self._counters)
+        self._written[fetch.slots] = True
         for expert, slot in zip(missing.tolist(), fetch.slots.tolist(), strict=True):
             for piece, view, tensor in zip(self.pieces, self._views, self._origins[place], strict=True):
                 row = view[slot : slot + 1]  # of one slot, but an array even where an expert has a single number
@@ -103,9 +142,7 @@ class SlotStore:
                     yield f"expert {expert} ({extent.name}) in {extent.file}"
 
     def _admit(self, place: int, missing: np.ndarray, keep: np.ndarray) -> np.ndarray:
-        for fetch in [fetch for fetch in self._late if fetch.landed]:
-            self._residency.release(fetch.slots)
-            self._late.remove(fetch)
+        self._collect_late()
         try:
             return self._residency.admit(place, missing, keep)
         except EngineError:
@@ -115,11 +152,10 @@ class SlotStore:
                 "The disk still owes the experts that were asked for before. Check that it is connected, and try again."
             ) from None
 
-
-def _writable(array: mx.array) -> np.ndarray:
-    """A NumPy view of an evaluated array's own memory."""
-    bits = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
-    return np.array(bits, copy=False)
+    def _collect_late(self) -> None:
+        for fetch in [fetch for fetch in self._late if fetch.landed]:
+            self._residency.release(fetch.slots)
+            self._late.remove(fetch)
 
 
 def _bytes(row: np.ndarray) -> memoryview:
