@@ -52,9 +52,9 @@ class Choosing:
         """All that lie on this computer. Looks on the disk."""
         return local_models(self._model, self._data_dir, folders=self.folders())
 
-    async def forecast(self, name: str) -> dict[str, Any] | None:
-        """What a model needs, and what memory buys (backend/forecast.py). Raises Invalid for a name that is not one of
-        this computer's models."""
+    async def forecast(self, name: str) -> dict[str, Any]:
+        """`forecast`: what a model needs and what memory buys (backend/forecast.py); `measured`: how fast its newest
+        replies were. Raises Invalid for a name that is not one of this computer's models."""
         if name not in {model.name for model in await asyncio.to_thread(self.local_models)}:
             raise Invalid(f"There is no model {name!r} on this computer.", "model")
         return {"forecast": await self._forecasts.of(name), "measured": self._gateway.measured_speeds(name)}

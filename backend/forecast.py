@@ -18,7 +18,7 @@ from backend.local_models import folder_of
 log = logging.getLogger(__name__)
 
 # Raise it when what a forecast says, or how it is found out, changes.
-VERSION = 1
+VERSION = 2
 
 
 class Forecasts:

@@ -7,10 +7,12 @@ can be used. It builds the model with MLX and measures the disk, which no page s
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 STEPS = 24  # budgets between the least and the one that holds everything; a slider needs no more
+SPARE_BYTES = 16 << 20  # what one process takes differs that much from what another does: a least that always works
 
 
 def forecast(name: str, data_dir: Path) -> dict[str, Any]:
@@ -21,9 +23,11 @@ def forecast(name: str, data_dir: Path) -> dict[str, Any]:
     from engine.loader import open_model, resolve
 
     folder = model_folder(data_dir) if name == "default" else resolve(name)
+    opened = open_model(folder)
+    _take_what_the_engine_takes(folder)
     found = inspect(folder)
-    fixed = found.least_budget_bytes - open_model(folder).least_slot_bytes
-    whole, least = fixed + found.expert_bytes, found.least_budget_bytes
+    fixed = found.least_budget_bytes - opened.least_slot_bytes + SPARE_BYTES
+    whole, least = fixed + found.expert_bytes, fixed + opened.least_slot_bytes
     touched = found.trunk_bytes + found.expert_bytes_per_token
     steps = []
     for step in range(STEPS + 1):
@@ -44,6 +48,16 @@ def forecast(name: str, data_dir: Path) -> dict[str, Any]:
         "auto_bytes": memory.auto_budget(),
         "steps": steps,
     }
+
+
+def _take_what_the_engine_takes(folder: Path) -> None:
+    """A tokenizer and compiled kernels are in memory before the engine measures what is left for experts."""
+    from mlx_lm.tokenizer_utils import load
+
+    with suppress(Exception):  # what is wrong with it, loading the model says in full
+        load(folder)
+    with suppress(ImportError):
+        import engine.kernels.cpu  # noqa: F401
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 /** How much memory models may use, and what that buys the one that is chosen. Applying it loads the model again. */
 import * as api from "pagoda/api.js";
 import { budgetOf, describeForecast } from "pagoda/forecast.js";
+import { session } from "pagoda/session.js";
 import { bytes, t } from "pagoda/words.js";
 
 const STEPS = 200; // of the slider
@@ -24,7 +25,7 @@ export const PgMemory = {
         <label><input type="checkbox" :checked="wish === null" @change="automatic">{{ t('memory.auto', {budget: bytes(memory.auto_bytes)}) }}</label>
         <button class="pg-button accent" :disabled="wish === memory.chosen_bytes || saving">{{ t('memory.apply') }}</button>
       </div>
-      <p v-if="error" class="pg-settings-error" role="alert">{{ error }}</p>
+      <p v-if="error ?? failure" class="pg-settings-error" role="alert">{{ error ?? failure }}</p>
       <p v-else role="status">{{ t(memory.waits ? 'memory.waits' : 'memory.note') }}</p>
     </form>`,
   data() {
@@ -38,6 +39,7 @@ export const PgMemory = {
       const most = Math.min(Math.max(this.forecast.whole_bytes, least + 1), this.memory.physical_bytes);
       return most > least ? { least, most } : null;
     },
+    failure: () => (session.model?.state === "failed" ? session.model.detail : null),
     budget() {
       return this.wish ?? this.memory.auto_bytes;
     },
