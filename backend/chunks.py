@@ -31,7 +31,8 @@ class Text:
 class Progress:
     """What the source says of its work. Nothing here is made up: a field no event filled stays None.
 
-    `stage`: queued | loading | prefill | decode. Queue positions count from 1 (1 = next). Counters are cumulative
+    `stage`: queued | begun | loading | prefill | decode; "begun" after a wait in the queue, while the source has said
+    nothing yet. Queue positions count from 1 (1 = next). Counters are cumulative
     over the attempt; `elapsed_s` counts from the moment the attempt was accepted. `eta_low_s` and `eta_high_s`, from
     measured rates, count from this event: in prefill to the first token, in decode to the limit a person set.
     `thinking_s` is how long the model thought before its answer, once that is known.
