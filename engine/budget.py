@@ -51,7 +51,7 @@ class Budget:
         self._reserved = max(self._reserved - nbytes, 0)
 
     def hold(self, coming: int = 0) -> None:
-        """Keep measured memory within the limit, once slots are filled too and `coming` bytes are taken for a moment."""
+        """Keep measured memory within the limit, with slots filled and `coming` bytes taken for a moment."""
         if self.limit is None or not self._stores:
             return
         now, most = self._slot_bytes(), self._planned - self._reserved

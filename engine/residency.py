@@ -91,7 +91,7 @@ class Residency:
     def retire(self, count: int) -> np.ndarray:
         """Take up to `count` slots out of use for good: free ones, then those of the least likely experts."""
         taken = [self._free.pop(0) for _ in range(min(count, len(self._free)))]
-        held = np.count_nonzero(self._slot >= 0)
+        held = int(np.count_nonzero(self._slot >= 0))
         if (lacking := min(count - len(taken), held)) > 0:
             self._evict(lacking, 0, np.empty(0, np.int32))
             taken += [self._free.pop() for _ in range(lacking)]

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from engine.disk import Disk, Read
+from engine.disk import Disk
 from engine.errors import DiskError, EngineError
 from engine.fetch import STAGING, Conversion, Counters, Fetch, widen
-from engine.provenance import MLX_DTYPE, Origin
+from engine.provenance import MLX_DTYPE, Origin, Rows, Scaled
 from engine.residency import Residency
-from engine.slot_memory import allocate, forget, view
+from engine.runs import Read
+from engine.slot_memory import PAGE, allocate, forget, view
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,12 @@ class SlotStore:
         self.planned = slots
         self.least = min(least, slots)
         self.one_bytes = sum(piece.nbytes for piece in pieces)
-        self.arrays = [allocate((slots, *piece.shape), piece.dtype) for piece in pieces]
+        self._places = {place: [places(origin, disk) for origin in each] for place, each in origins.items()}
+        residues = [self._residue(number) for number in range(len(pieces))]
+        self.arrays = [
+            allocate((slots, *piece.shape), piece.dtype, residue)
+            for piece, residue in zip(pieces, residues, strict=True)
+        ]
         self._views = [view(array) for array in self.arrays]
         self._written = np.zeros(slots, bool)
         self._retired = np.empty(0, np.int32)
@@ -103,37 +109,61 @@ class SlotStore:
         that fails it gives to `abandon`. Raises DiskError while slots still wait for a disk that hangs.
         """
         missing = experts[self.slots_of(place, experts) < 0]
-        fetch = Fetch(missing, self._admit(place, missing, experts), self._counters)
-        self._written[fetch.slots] = True
-        for expert, slot in zip(missing.tolist(), fetch.slots.tolist(), strict=True):
-            for piece, view, tensor in zip(self.pieces, self._views, self._origins[place], strict=True):
-                row = view[slot : slot + 1]  # of one slot, but an array even where an expert has a single number
-                target, factor = row, getattr(tensor, "factor", 1.0)
-                if piece.dtype != MLX_DTYPE[piece.file_dtype] or factor != 1.0:
-                    target = np.empty(row.shape, STAGING[piece.file_dtype])
-                    fetch.conversions.append(Conversion(row, target, piece.file_dtype, piece.dtype, factor))
-                fetch.reads.append(Read(tensor.rows(expert), _bytes(target), f"expert {expert}"))
-        fetch.pending = self._disk.read(fetch.reads)
+        slots = self._admit(place, missing, experts)
+        self._written[slots] = True
+        reads, conversions = self._reads(place, missing, slots)
         self._counters.expert_hits += len(experts) - len(missing)
         self._counters.expert_reads += len(missing)
-        return fetch
+        return Fetch(missing, slots, self._counters, self._disk.read(reads, self), conversions)
 
     def abandon(self, place: int, fetch: Fetch) -> None:
         """Give up a fetch: its experts are not in memory, its slots stay out of use until its last read has ended."""
-        fetch.cancel()
+        fetch.reading.cancel()
         self._residency.withhold(place, fetch.missing)
         self._late.append(fetch)
+
+    def _reads(self, place: int, experts: np.ndarray, slots: np.ndarray) -> tuple[list[Read], list[Conversion]]:
+        """What has to be read, and converted afterwards, so that experts lie in slots."""
+        reads, conversions = [], []
+        rows = experts.tolist()
+        for piece, numbers, origin, (files, offsets) in zip(
+            self.pieces, self._views, self._origins[place], self._places[place], strict=True
+        ):
+            factor = getattr(origin, "factor", 1.0)
+            if piece.dtype != MLX_DTYPE[piece.file_dtype] or factor != 1.0:
+                staged = np.empty((len(rows), *piece.shape), STAGING[piece.file_dtype])
+                conversions += [
+                    Conversion(numbers[slot : slot + 1], staged[at : at + 1], piece.file_dtype, piece.dtype, factor)
+                    for at, slot in enumerate(slots.tolist())
+                ]
+                size = staged.nbytes // max(len(rows), 1)
+                first, at = staged.ctypes.data, range(len(rows))
+            else:
+                size, first, at = piece.nbytes, numbers.ctypes.data, slots.tolist()
+            reads += [
+                Read(file, offset, size, first + slot * size, origin, row)
+                for file, offset, slot, row in zip(
+                    files[experts].tolist(), offsets[experts].tolist(), at, rows, strict=True
+                )
+            ]
+        return reads, conversions
 
     def damaged(self) -> Iterator[str]:
         """The tensors of experts in memory that hold NaN, with their files: where nonsense comes from."""
         for place, expert, slot in self._residency.items():
-            for piece, view, tensor in zip(self.pieces, self._views, self._origins[place], strict=True):
-                numbers = view[slot : slot + 1]
+            for piece, rows, tensor in zip(self.pieces, self._views, self._origins[place], strict=True):
+                numbers = rows[slot : slot + 1]
                 if piece.dtype == mx.bfloat16:
                     numbers = widen(numbers, "BF16")
                 if numbers.dtype.kind == "f" and np.isnan(numbers).any():
                     extent = tensor.rows(expert)
                     yield f"expert {expert} ({extent.name}) in {extent.file}"
+
+    def _residue(self, number: int) -> int:
+        """How far into a page most rows of a piece lie in their files: there direct reads need no copy."""
+        offsets = np.concatenate([each[number][1] for each in self._places.values()])
+        residue = int(np.bincount(offsets % PAGE).argmax())
+        return residue if residue % self.pieces[number].dtype.size == 0 else 0
 
     def _admit(self, place: int, missing: np.ndarray, keep: np.ndarray) -> np.ndarray:
         self._collect_late()
@@ -152,5 +182,12 @@ class SlotStore:
             self._late.remove(fetch)
 
 
-def _bytes(row: np.ndarray) -> memoryview:
-    return memoryview(row.reshape(-1).view(np.uint8).data)
+def places(origin: Origin, disk: Disk) -> tuple[np.ndarray, np.ndarray]:
+    """The file (by the disk's number) and the offset of each expert's row."""
+    origin = origin.of if isinstance(origin, Scaled) else origin
+    numbers = np.array([disk.number(file) for file in origin.files])
+    if isinstance(origin, Rows):
+        return numbers[origin.file_of], np.asarray(origin.offsets, np.int64)
+    count = origin.shape[0]
+    step = origin.nbytes // count
+    return np.repeat(numbers, count), origin.offset + step * np.arange(count, dtype=np.int64)
