@@ -66,6 +66,7 @@ class SlotStore:
         self._disk = disk
         self._counters = counters
         self._residency = Residency(slots, len(origins), experts)
+        self._room_for_all = slots >= sum(pieces[0].shape[0] for pieces in origins.values())  # nothing ever has to go
         self._late: list[Fetch] = []  # given up, but their reads may still write into their slots
 
     @property
@@ -96,7 +97,12 @@ class SlotStore:
 
     def note(self, place: int, chosen: np.ndarray) -> None:
         """The router of a module has chosen [tokens, k] experts: so residency knows what is popular."""
-        self._residency.note(place, chosen)
+        if not self._room_for_all:
+            self._residency.note(place, chosen)
+
+    def hit(self, experts: int) -> None:
+        """So many experts were in memory when they were wanted."""
+        self._counters.expert_hits += experts
 
     def slots_of(self, place: int, experts: np.ndarray) -> np.ndarray:
         """Where experts lie that were fetched."""

@@ -17,6 +17,7 @@ from mlx_lm.models.switch_layers import SwiGLU, SwitchGLU
 from engine.kernels import quantised
 from engine.kernels.host_array import HostArray, host
 from engine.kernels.host_pass import HostPass
+from engine.kernels.siblings import Siblings, Watcher
 from engine.kernels.threads import each, keep_blas_to_one_thread, split
 
 # Up to so many rows, one pass of matvec a row is faster than dequantising the matrix for BLAS.
@@ -46,11 +47,15 @@ class Matrix:
     def weights(self) -> int:
         return self.w.size * 32 // self.bits
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.w.shape[-2], self.w.shape[-1] * 32 // self.bits
+
     def times(self, x: np.ndarray) -> np.ndarray:
         """x [n, I] times the transposed matrix [O, I], on all threads where that is worth while: [n, O]."""
         out = np.empty((len(x), self.w.shape[0]), np.float32)
         if len(x) <= FEW_ROWS:
-            split(lambda lo, hi: self._one_by_one(x, out, lo, hi), self.w.shape[0], self.weights)
+            split(lambda lo, hi: self.part(x, out, lo, hi), self.w.shape[0], self.weights)
         else:
             planes = quantised.planes_of(x, self.bits)
             split(lambda lo, hi: self._dense(planes, out, lo, hi), self.w.shape[0], self.weights * len(x) // FEW_ROWS)
@@ -60,12 +65,13 @@ class Matrix:
         """Like `times`, on the calling thread alone."""
         out = np.empty((len(x), self.w.shape[0]), np.float32)
         if len(x) <= FEW_ROWS:
-            self._one_by_one(x, out, 0, self.w.shape[0])
+            self.part(x, out, 0, self.w.shape[0])
         else:
             self._dense(quantised.planes_of(x, self.bits), out, 0, self.w.shape[0])
         return out
 
-    def _one_by_one(self, x: np.ndarray, out: np.ndarray, lo: int, hi: int) -> None:
+    def part(self, x: np.ndarray, out: np.ndarray, lo: int, hi: int) -> None:
+        """out[:, lo:hi] of x [n, I] times the transposed matrix, row by row, on the calling thread."""
         for row, to in zip(x, out, strict=True):
             quantised.matvec(row, self.w, self.s, self.b, self.bits, to, lo, hi)
 
@@ -86,11 +92,19 @@ class DenseMatrix:
 
     w: np.ndarray
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.w.shape[0], self.w.shape[1]
+
     def times(self, x: np.ndarray) -> np.ndarray:
         """x [n, I] times the transposed matrix: [n, O]."""
         out = np.empty((len(x), len(self.w)), np.float32)
-        split(lambda lo, hi: np.matmul(x, self.w[lo:hi].T, out=out[:, lo:hi]), len(self.w), self.w.size * len(x))
+        split(lambda lo, hi: self.part(x, out, lo, hi), len(self.w), self.w.size * len(x))
         return out
+
+    def part(self, x: np.ndarray, out: np.ndarray, lo: int, hi: int) -> None:
+        """out[:, lo:hi] of x [n, I] times the transposed matrix, on the calling thread."""
+        np.matmul(x, self.w[lo:hi].T, out=out[:, lo:hi])
 
 
 def matrix_of(module: Any) -> Matrix | DenseMatrix | None:
@@ -124,16 +138,34 @@ class StandIn(nn.Module):
 class CpuLinear(StandIn):
     """Stands for a nn.Linear or nn.QuantizedLinear whose format is known here."""
 
-    def __init__(self, original: nn.Module, matrix: "Matrix | DenseMatrix", wanted: Callable[[], bool] = lambda: True):
+    def __init__(
+        self,
+        original: nn.Module,
+        matrix: "Matrix | DenseMatrix",
+        watcher: Watcher | None = None,
+        wanted: Callable[[], bool] = lambda: True,
+    ):
         super().__init__(original)
-        self._matrix = matrix
+        self.matrix = matrix
+        self._watcher = watcher
         self._wanted = wanted
         self._bias = np.array(original["bias"]) if "bias" in original else None
+        self._siblings: Siblings | None = None
+
+    def join(self, siblings: Siblings) -> None:
+        """From now on, this product is computed together with those that use the same activation."""
+        self._siblings = siblings
 
     def __call__(self, x: mx.array | HostArray) -> mx.array | HostArray:
         if not self._wanted():
-            return unwanted(x, self._matrix)
-        y = self._matrix.times(rows_of(x))
+            return unwanted(x, self.matrix)
+        if self._watcher is not None and self._watcher.watching:
+            self._watcher.saw(self, x)
+        rows = rows_of(x)
+        if self._siblings is not None and len(rows) <= FEW_ROWS:
+            y = self._siblings.times(self.matrix, x, rows)
+        else:
+            y = self.matrix.times(rows)
         if self._bias is not None:
             y += self._bias
         return like(x, y.reshape(*x.shape[:-1], -1))
@@ -147,7 +179,7 @@ class CpuEmbedding(StandIn):
 
     def __init__(self, original: nn.Module, matrix: "Matrix | DenseMatrix", host_pass: HostPass):
         super().__init__(original)
-        self._matrix = matrix
+        self.matrix = matrix
         self._host_pass = host_pass
 
     def __call__(self, tokens: mx.array) -> mx.array | HostArray:
@@ -156,8 +188,8 @@ class CpuEmbedding(StandIn):
 
     def as_linear(self, x: mx.array | HostArray) -> mx.array | HostArray:
         if not self._host_pass.wants_logits():
-            return unwanted(x, self._matrix)
-        return like(x, self._matrix.times(rows_of(x)).reshape(*x.shape[:-1], -1))
+            return unwanted(x, self.matrix)
+        return like(x, self.matrix.times(rows_of(x)).reshape(*x.shape[:-1], -1))
 
 
 class CpuExperts:
@@ -222,27 +254,40 @@ def experts_of(module: nn.Module) -> CpuExperts | None:
     return CpuExperts(*known) if len(known) == 3 else None
 
 
-def replace_linears(model: nn.Module, host_pass: HostPass) -> None:
+def replace_linears(model: nn.Module, host_pass: HostPass) -> Watcher:
     """Put CpuLinear and CpuEmbedding wherever the format allows, in an evaluated float32 model."""
-    replaced = []
+    replaced, watcher = [], Watcher()
     for path, module in model.named_modules():
         matrix = matrix_of(module)
         if matrix is not None and type(module) in (nn.Linear, nn.QuantizedLinear):
             is_output = path.split(".")[-1] == "lm_head"
             wanted = {"wanted": host_pass.wants_logits} if is_output else {}
-            replaced.append((path, CpuLinear(module, matrix, **wanted)))
+            replaced.append((path, CpuLinear(module, matrix, watcher, **wanted)))
         elif matrix is not None and type(module) in (nn.Embedding, nn.QuantizedEmbedding):
             replaced.append((path, CpuEmbedding(module, matrix, host_pass)))
     model.update_modules(tree_unflatten(replaced))
+    return watcher
 
 
 def take_over(model: nn.Module, forward: Callable) -> HostPass:
     """Give an evaluated model this machine's kernels; `forward` is its plain forward pass.
 
-    The pass for single tokens is checked against MLX here, which also compiles what was not compiled before.
+    The pass for single tokens is checked against MLX here, which also compiles what was not compiled before. Its first
+    chunk shows which products share an activation, so the others are computed with those joined.
     """
     keep_blas_to_one_thread()
     host_pass = HostPass()
-    replace_linears(model, host_pass)
-    host_pass.check(model, forward)
+    watcher = replace_linears(model, host_pass)
+    watcher.watching = True
+
+    def join() -> None:
+        if not watcher.watching:
+            return
+        watcher.watching = False
+        for family in watcher.families():
+            siblings = Siblings([linear.matrix for linear in family])
+            for linear in family:
+                linear.join(siblings)
+
+    host_pass.check(model, forward, join)
     return host_pass

@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from engine.kernels import attention
+from engine.kernels import attention, routing
 from engine.kernels.threads import each, split
 
 _DTYPES = {
@@ -22,7 +22,19 @@ _DTYPES = {
 
 
 class HostArray(np.ndarray):
-    """Differs from ndarray where MLX's methods differ: dtypes, flatten's range of axes."""
+    """Differs from ndarray where MLX's methods differ: dtypes, flatten's range of axes.
+
+    `on_mlx`, where it is set, makes the same array with MLX: see routing.
+    """
+
+    on_mlx: "Callable[[], mx.array] | None" = None
+
+    def __neg__(self) -> "HostArray":
+        out = super().__neg__()
+        if self.on_mlx is not None:
+            on_mlx = self.on_mlx
+            out.on_mlx = lambda: -on_mlx()
+        return out
 
     def astype(self, dtype: Any, *args: Any, **kwargs: Any) -> Any:
         wanted = np.dtype(_DTYPES[dtype] if isinstance(dtype, mx.Dtype) else dtype)
@@ -141,9 +153,11 @@ def _causal_attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray, scale
     return out.reshape(1, heads, tokens, -1).view(HostArray)
 
 
-# Not here on purpose: softmax, sigmoid and everything that sorts. They choose experts, and a near-tie must fall the way
-# it does in MLX: an exponential that differs in its last bit chooses another expert.
+# Not here on purpose: sigmoid and what sorts. They choose experts, and a near-tie must fall the way it does in MLX: an
+# exponential that differs in its last bit chooses another expert. Where softmax is here, `routing` sees to near-ties.
 _FUNCTIONS: dict[str, Callable] = {
+    "softmax": routing.softmax,
+    "argpartition": routing.argpartition,
     "take_along_axis": lambda x, indices, axis=None: np.take_along_axis(host(x), host(indices), axis),
     "put_along_axis": _put_along_axis,
     "expand_dims": lambda x, axis: np.expand_dims(x, axis),
@@ -198,7 +212,9 @@ def host_aware(original: Callable, on_host: Callable | None) -> Callable:
             return original(*args, **kwargs)
         if on_host is not None:
             out = on_host(*args, **kwargs)
-            return out.view(HostArray) if isinstance(out, np.ndarray | np.generic) else out
+            if type(out) is HostArray or not isinstance(out, np.ndarray | np.generic):
+                return out
+            return out.view(HostArray)
         args = tuple([to_mlx(b) for b in a] if type(a) is list else to_mlx(a) for a in args)
         return original(*args, **{name: to_mlx(a) for name, a in kwargs.items()})
 

@@ -60,8 +60,13 @@ class HostPass:
             self._with_logits = True
         return to_mlx(logits) if with_logits else mx.zeros(logits.shape)
 
-    def check(self, model: nn.Module, forward: Callable[..., Any]) -> None:
-        """Compare a few chunks and single tokens with MLX's results; remember whether the host can run this model."""
+    def check(
+        self, model: nn.Module, forward: Callable[..., Any], after_chunk: Callable[[], None] = lambda: None
+    ) -> None:
+        """Compare a few chunks and single tokens with MLX's results; remember whether the host can run this model.
+
+        `after_chunk` is called whenever one has been compared.
+        """
         self._exchanges = list(_exchanges())
         on_mlx, on_host = make_prompt_cache(model), make_prompt_cache(model)
         self.usable = True
@@ -75,6 +80,7 @@ class HostPass:
                 apart = float(np.abs(got - right).max() / np.abs(right).max())
                 if not apart <= TOLERANCE:
                     raise ArithmeticError(f"logits differ by {apart:.1e}")
+                after_chunk()
         except Exception as error:
             self.usable = False
             log.info("this model runs on MLX, not on the host: %s: %s", type(error).__name__, error)

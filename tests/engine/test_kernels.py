@@ -11,9 +11,10 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from mlx_lm.models.switch_layers import SwitchGLU
 
 import engine
-from engine.kernels.cpu import CpuLinear, experts_of, matrix_of
+from engine.kernels.cpu import CpuLinear, DenseMatrix, experts_of, matrix_of
 from engine.kernels.host_array import HostArray, host, host_mx
 from engine.kernels.host_pass import HostPass
+from engine.kernels.siblings import Siblings, Watcher
 from engine.kernels.threads import each, split
 from engine.loader import PagedModel
 from engine.synth import synthesise
@@ -83,8 +84,56 @@ def test_rotary_positions_are_mlxs(traditional, dims, offset):
 
 def test_a_function_the_host_does_not_know_is_mlxs():
     x = np.random.default_rng(2).normal(size=(2, 5)).astype(np.float32)
-    assert close(host_mx.softmax(host(x), axis=-1), mx.softmax(mx.array(x), axis=-1))
-    assert close(host_mx.argpartition(host(x), 2), mx.argpartition(mx.array(x), 2))
+    assert close(host_mx.sigmoid(host(x)), mx.sigmoid(mx.array(x)))
+    assert close(host_mx.softmax(host(x), axis=0), mx.softmax(mx.array(x), axis=0))
+
+
+def chosen_of(mlx, logits, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Experts [n, k] as routers choose them: the largest of the probabilities, and of their negatives the smallest."""
+    shares = mlx.softmax(logits, axis=-1, precise=True)
+    largest = mlx.argpartition(shares, kth=-k, axis=-1)[..., -k:]
+    smallest = mlx.argpartition(-shares, kth=k - 1, axis=-1)[..., :k]
+    return np.asarray(largest), np.asarray(smallest)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 8), st.sampled_from([0.0, 1e-9, 1e-7, 1e-6, 1.0]))
+def test_the_experts_chosen_are_mlxs_also_where_scores_nearly_tie(seed, k, apart):
+    rng = np.random.default_rng(seed)
+    logits = (rng.integers(0, 4, (3, 16)) + apart * rng.normal(size=(3, 16))).astype(np.float32)
+    for got, right in zip(chosen_of(host_mx, host(logits), k), chosen_of(mx, mx.array(logits), k), strict=True):
+        assert (np.sort(got, -1) == np.sort(right, -1)).all()
+
+
+def test_products_that_share_an_activation_are_computed_together_and_are_the_same():
+    rng = np.random.default_rng(3)
+    matrices = [DenseMatrix(rng.normal(size=(rows, 24)).astype(np.float32)) for rows in (5, 1, 12)]
+    siblings = Siblings(matrices)
+    for rows in (1, 3):
+        x, other = (rng.normal(size=(rows, 24)).astype(np.float32) for _ in range(2))
+        for matrix in matrices:
+            assert close(siblings.times(matrix, x, x), x @ matrix.w.T)
+        # One that is left out, or asked for again, costs time but is right.
+        assert close(siblings.times(matrices[1], other, other), other @ matrices[1].w.T)
+        assert close(siblings.times(matrices[2], x, x), x @ matrices[2].w.T)
+        assert close(siblings.times(matrices[2], x, x), x @ matrices[2].w.T)
+
+
+def test_who_shares_an_activation_is_learnt_by_watching():
+    q, k, v, o, gate = (object() for _ in range(5))
+    a, b, c = ([] for _ in range(3))
+    watcher = Watcher()
+    for asker, x in ((q, a), (k, a), (v, a), (o, b), (gate, c), (q, c)):
+        watcher.saw(asker, x)
+    assert watcher.families() == [[q, k, v]]
+
+
+def test_the_model_itself_has_its_queries_keys_and_values_together(tiny_model):
+    model = engine.load(tiny_model, expert_bytes="all")
+    attention = model.layers[0].self_attn
+    assert attention.q_proj._siblings is attention.k_proj._siblings is attention.v_proj._siblings is not None
+    assert attention.o_proj._siblings is None
+    model.close()
 
 
 TINY = {"layers": 2, "experts": 8, "hidden": 128, "expert_hidden": 64, "top_k": 2, "vocab": 600}
