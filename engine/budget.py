@@ -68,7 +68,7 @@ class Budget:
         return (self.limit or 0) - (memory.rss_bytes() - filled)
 
     def _slot_bytes(self) -> int:
-        return sum(store.slots * store.one_bytes for store in self._stores)
+        return sum(store.held * store.one_bytes for store in self._stores)
 
     def _resize(self, nbytes: int) -> None:
         """Let the stores have `nbytes` together, each what a token needs and its part of the rest."""

@@ -77,6 +77,10 @@ class Reading:
         self._disk.check_unchanged({read.file for read in self.reads})
         return True
 
+    def hurry(self) -> None:
+        """Somebody waits for it now."""
+        self._disk.hurry(self)
+
     def cancel(self) -> None:
         """Wish for no more of it. What is in flight ends when it ends: `landed` tells."""
         self._disk.drop(self)
@@ -175,6 +179,14 @@ class Disk:
     def is_idle(self) -> bool:
         """Whether nobody waits for a read."""
         return not self._waiting and len(self._flying) == self._flying_idle
+
+    def hurry(self, reading: Reading) -> None:
+        """Reads that were to leave the disk to others go before them."""
+        for flight in [flight for flight in self._idle if flight.reading is reading]:
+            self._idle.remove(flight)
+            flight.idle = False
+            self._waiting.appendleft(flight)
+        self._submit()
 
     def drop(self, reading: Reading) -> None:
         """Forget those of its reads that have not begun."""

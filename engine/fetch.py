@@ -27,6 +27,13 @@ class Counters:
     expert_reads: int = 0
     bytes_read: int = 0
     disk_s: float = 0.0
+    guesses: int = 0
+    right_guesses: int = 0
+
+    @property
+    def prefetch_hit_rate(self) -> float | None:
+        """The share of experts read on a guess that were then used; None when nothing was guessed."""
+        return self.right_guesses / self.guesses if self.guesses else None
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class Fetch:
     missing: np.ndarray
     slots: np.ndarray
     counters: Counters
-    reading: Reading
+    readings: list[Reading]
     conversions: list[Conversion] = field(default_factory=list)
 
     def wait(self, check: Callable[[], None]) -> None:
@@ -59,23 +66,29 @@ class Fetch:
         Raises DiskError, also when nothing comes any more.
         """
         started = since = perf_counter()
-        came = self.reading.arrived_bytes
-        while not self.reading.wait(_LOOK_EVERY_S):
-            if self.reading.arrived_bytes > came:
-                came, since = self.reading.arrived_bytes, perf_counter()
-            elif perf_counter() - since > STALLED_S:
-                raise _stalled(self.reading.reads[0])
-            check()
+        came = 0
+        for reading in self.readings:
+            while not reading.wait(_LOOK_EVERY_S):
+                if (now := sum(each.arrived_bytes for each in self.readings)) > came:
+                    came, since = now, perf_counter()
+                elif perf_counter() - since > STALLED_S:
+                    raise _stalled(reading.reads[0])
+                check()
+            self.counters.bytes_read += reading.nbytes
         check()
-        self.counters.bytes_read += self.reading.nbytes
         for conversion in self.conversions:
             conversion.carry_out()
         self.counters.disk_s += perf_counter() - started
 
+    def cancel(self) -> None:
+        """Wish for no more of it; `landed` tells when it has ended."""
+        for reading in self.readings:
+            reading.cancel()
+
     @property
     def landed(self) -> bool:
         """Whether nothing can write into the slots any more."""
-        return self.reading.landed
+        return all([reading.landed for reading in self.readings])
 
 
 def widen(staged: np.ndarray, dtype: str) -> np.ndarray:

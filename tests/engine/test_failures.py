@@ -249,8 +249,8 @@ def test_a_disk_that_gives_nothing_is_reported_with_file_and_tensor(hanging, mon
     with pytest.raises(DiskError, match="still owes"):
         run_one(model)
     hung.released.set()
-    for late in model._stores[0]._late:
-        wait(late.reading.jobs)
+    for late, _ in model._stores[0]._late:
+        wait([job for reading in late.readings for job in reading.jobs])
     run_one(model)
 
 
