@@ -1,7 +1,8 @@
 """Parallel positional reads past the page cache: bytes go from the file straight into the memory the kernel reads.
 
 Depth is everything on today's disks, so many reads are in flight at once: by the system's own queue where it has one
-(engine/aio.py), else by threads.
+(engine/aio.py), else by threads. What the page cache has already is taken from there, and while the machine has
+memory that holds nothing, it may keep what is read; it is never counted on, and nothing is pushed out of it.
 """
 
 import ctypes
@@ -17,6 +18,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from engine import memory
 from engine.aio import Aio
 from engine.checkpoint import Identity, identity_of
 from engine.errors import DiskError
@@ -32,6 +34,7 @@ _IDLE_DEPTH = 4
 # What is in the page cache is copied at memory's speed: more threads only take turns.
 _CACHE_READERS = 2
 _RETRIES = 3
+_LOOK_AGAIN_S = 1.0
 _LAST_WAIT_S = 1.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -113,6 +116,7 @@ class Disk:
         self._paths: list[Path] = []
         self._were: dict[int, Identity] = {}
         self._cache = cache
+        self._spare, self._looked = False, -_LOOK_AGAIN_S
         self._aio = _aio() if asynchronous else None
         self._blocks = Blocks()
         self._mine = _OfThread()
@@ -147,15 +151,17 @@ class Disk:
     def read(self, reads: Sequence[Read], owner: object = None, idle: bool = False) -> Reading:
         """Start the reads. `owner` has the memory they go to; `idle` ones leave the disk to all others."""
         reading = Reading(self, reads, owner)
-        from_cache = []
+        from_cache, spare = [], self._cache and self._spare_memory()
         for run in runs_of(reads):
             try:
                 file = self._file(run.file)
             except OSError as error:
                 reading.jobs.append(_failed(self._trouble(reading, run, 0, error)))
                 continue
-            if self._cache and file.is_cached(run.offset, run.nbytes):
+            if self._cache and file.is_cached(run.offset, run.nbytes, look_now=spare):
                 from_cache.append(run)
+            elif spare:
+                reading.jobs.append(self._threads.submit(self._plain, reading, [run], True))
             elif file.direct is not None and self._aio:
                 (self._idle if idle else self._waiting).append(_Flight(reading, run, idle))
                 reading.flying += 1
@@ -227,6 +233,14 @@ class Disk:
                 file.close()
         self._files = [None] * len(self._files)
 
+    def _spare_memory(self) -> bool:
+        """Whether there is so much memory that holds nothing at all that the page cache may have some of it."""
+        now = monotonic()
+        if now - self._looked > _LOOK_AGAIN_S:
+            self._looked = now
+            self._spare = memory.unused_bytes() > max(memory.physical_bytes() // 8, memory.GIB)
+        return self._spare
+
     def _file(self, number: int) -> OpenFile:
         file = self._files[number]
         if file is None:
@@ -294,8 +308,8 @@ class Disk:
             blocks.give_back(form.blocks if form else [])
         return sum(run.nbytes for run in runs)
 
-    def _plain(self, reading: Reading, runs: list[Run], was_cached: bool) -> int:
-        """Through the page cache, again and again where something fails; it is left as it was. Raises DiskError."""
+    def _plain(self, reading: Reading, runs: list[Run], keep: bool) -> int:
+        """Through the page cache, again and again where something fails; may it `keep` that? Raises DiskError."""
         for run in runs:
             file, done, failures = self._file(run.file), 0, 0
             while done < run.nbytes:
@@ -310,7 +324,7 @@ class Disk:
                     failures += 1
                     if failures > _RETRIES:
                         raise self._trouble(reading, run, done, error) from error
-            if not was_cached:
+            if not keep:
                 file.leave_no_trace(run.offset, run.nbytes)
         return sum(run.nbytes for run in runs)
 

@@ -41,13 +41,16 @@ class OpenFile:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def is_cached(self, offset: int, nbytes: int) -> bool:
-        """Whether all these bytes are in the page cache. Where the system can't tell: no."""
-        if monotonic() - self._looked > _LOOK_AGAIN_S:
+    def is_cached(self, offset: int, nbytes: int, look_now: bool = True) -> bool:
+        """Whether all these bytes are in the page cache. Where the system can't tell: no.
+
+        Without `look_now` a file of which hardly anything is cached is taken for one that has nothing there.
+        """
+        if not look_now and monotonic() - self._looked > _LOOK_AGAIN_S:
             self._looked = monotonic()
             size = os.fstat(self.buffered).st_size
             self._any_cached = cached_pages(self.buffered, 0, size) > size // PAGE // 100
-        if not self._any_cached:
+        if not look_now and not self._any_cached:
             return False
         return cached_pages(self.buffered, offset, nbytes) >= -(-(offset + nbytes) // PAGE) - offset // PAGE
 

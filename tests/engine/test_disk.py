@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import disk as disk_module
+from engine import memory
 from engine.checkpoint import Extent, identity_of
 from engine.disk import Disk
 from engine.errors import DiskError
@@ -107,18 +108,24 @@ def test_pieces_of_one_expert_that_lie_together_are_one_read():
     assert (run.offset, run.nbytes, len(run.parts)) == (0, 20 * PAGE, 20)
 
 
-def test_the_page_cache_is_left_as_it_was(file, tmp_path):
+def test_the_page_cache_is_left_as_it_was(file, tmp_path, monkeypatch):
     mine = tmp_path / "cold"
     mine.write_bytes(file.read_bytes())
     descriptor = os.open(mine, os.O_RDWR)
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     looked = OpenFile(mine)
+    monkeypatch.setattr(memory, "unused_bytes", lambda: 0)
     for way in WAYS.values():
         disk = Disk(**way)
         read(disk, mine, [(0, page_aligned(1 << 20))])
         disk.close()
         assert not looked.is_cached(0, 1 << 20)
+    monkeypatch.setattr(memory, "unused_bytes", lambda: 1 << 60)
+    disk = Disk()
+    read(disk, mine, [(0, page_aligned(1 << 20))])
+    disk.close()
+    assert looked.is_cached(0, 1 << 20), "memory that holds nothing may as well hold this"
     os.close(descriptor)
     looked.close()
 
