@@ -27,7 +27,7 @@ from engine.disk import Disk
 from engine.errors import BudgetError, CheckpointError, EngineError
 from engine.experts import Experts, find_experts, grouped, top_k_of
 from engine.fetch import Counters
-from engine.paged import PagedExperts
+from engine.paged import COPIES, PagedExperts
 from engine.provenance import Provenance
 from engine.slots import SlotStore
 from engine.soundness import check_numbers, check_types
@@ -70,6 +70,7 @@ class PagedModel(nn.Module):
     budget: Budget
     _disk: Disk
     _counters: Counters
+    _token_bytes: int  # what a token of a prompt takes while it passes a layer
     _stores: list[SlotStore]
     _host_pass: Any = None  # on a CPU: runs one sequence without MLX's overhead
 
@@ -107,6 +108,10 @@ class PagedModel(nn.Module):
     def release(self, nbytes: int) -> None:
         """What was reserved is gone, or will not be needed."""
         self.budget.release(nbytes)
+
+    def tokens_at_once(self, most: int) -> int:
+        """How large a chunk of a prompt, `most` at best, fits in memory as it is now."""
+        return self.budget.tokens_at_once(most, self._token_bytes)
 
     def close(self) -> None:
         """Close the checkpoint's files. The model can't be called afterwards."""
@@ -161,6 +166,7 @@ def load(
         top_k=opened.top_k,
         context_tokens=_context_tokens(opened.config),
     )
+    model._token_bytes = COPIES * max(opened.top_k, 1) * _width(opened.config) * 4
     model.watch, model.path, model._disk, model._counters = watch, folder, disk, counters
     return model
 
@@ -355,6 +361,15 @@ def _context_tokens(config: dict) -> int:
             if type(values.get(key)) is int:
                 return values[key]
     return 0
+
+
+def _width(config: dict) -> int:
+    """The numbers in an activation, in whatever words the config says it; a common one when it doesn't."""
+    for values in (config, config.get("text_config") or {}):
+        for key in ("hidden_size", "dim", "d_model", "n_embd", "model_dim"):
+            if type(values.get(key)) is int:
+                return values[key]
+    return 4096
 
 
 def _mb(nbytes: int) -> str:

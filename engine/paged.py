@@ -25,7 +25,7 @@ Kernel = Callable[[mx.array, np.ndarray], mx.array]
 _WAVE_EXPERTS = 4
 _WAVE_BYTES = 8 << 20
 # A layer's results are there as often at once while they are weighed and summed: [..., k, D] in float32.
-_COPIES = 3
+COPIES = 3
 
 
 class Ahead(Protocol):
@@ -78,7 +78,7 @@ class PagedExperts(nn.Module):
             mx.eval(x, indices)
         self._watch.at_layer(self.layer)
         wanted = np.asarray(indices)
-        self._budget.hold(_COPIES * wanted.size * x.shape[-1] * 4)
+        self._budget.hold(COPIES * wanted.size * x.shape[-1] * 4)
         self._store.note(self.place, wanted.reshape(-1, wanted.shape[-1]))
         slots = self._store.slots_of(self.place, wanted)
         if slots.min() >= 0:
@@ -97,7 +97,7 @@ class PagedExperts(nn.Module):
         """One token: the experts that are in memory compute while the others are read."""
         there = self._store.slots_of(self.place, experts) >= 0
         fetch = self._store.fetch(self.place, experts[~there], keep=experts)
-        self._store.hit(there.sum())
+        self._store.hit(int(there.sum()))
         try:
             late = np.isin(wanted, fetch.missing).reshape(-1)
             order = np.argsort(late, kind="stable")

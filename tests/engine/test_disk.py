@@ -175,13 +175,15 @@ def test_memory_without_a_disk_behind_it_is_read_too(file):
 
 def test_a_file_that_became_shorter_is_reported_with_file_offset_and_expert(disk, tmp_path):
     (tmp_path / "f").write_bytes(b"x" * 50)
-    reading = disk.read([a_read(disk, tmp_path / "f", 10, np.zeros(100, np.uint8))])
+    target = np.zeros(100, np.uint8)
+    reading = disk.read([a_read(disk, tmp_path / "f", 10, target)], target)
     with pytest.raises(DiskError, match=r"expert 7.*byte 50"):
         reading.wait(60)
 
 
 def test_a_file_that_vanished_is_reported(disk, tmp_path):
-    reading = disk.read([a_read(disk, tmp_path / "gone", 0, np.zeros(10, np.uint8))])
+    target = np.zeros(10, np.uint8)
+    reading = disk.read([a_read(disk, tmp_path / "gone", 0, target)], target)
     with pytest.raises(DiskError, match="gone"):
         reading.wait(60)
 
@@ -213,7 +215,8 @@ def test_closing_does_not_wait_for_a_read_that_hangs(file, monkeypatch):
     real = disk_module._preadv
     monkeypatch.setattr(disk_module, "_preadv", lambda *a: released.wait() and real(*a))
     disk = Disk(readers=2, asynchronous=False)
-    reading = disk.read([a_read(disk, file, at * RUN_BYTES, page_aligned(PAGE)) for at in range(3)])
+    room = page_aligned(3 * PAGE).reshape(3, PAGE)
+    reading = disk.read([a_read(disk, file, at * RUN_BYTES, room[at]) for at in range(3)], room)
     disk.close()
     assert disk in disk_module._never_ended
     assert not reading.landed
@@ -222,10 +225,11 @@ def test_closing_does_not_wait_for_a_read_that_hangs(file, monkeypatch):
 
 def test_reads_nobody_waits_for_let_the_others_go_first(file):
     disk = Disk(cache=False)
-    later = disk.read([a_read(disk, file, at * 2 * PAGE, page_aligned(PAGE)) for at in range(40)], idle=True)
+    room = page_aligned(41 * PAGE).reshape(41, PAGE)
+    later = disk.read([a_read(disk, file, at * 2 * PAGE, room[at]) for at in range(40)], room, idle=True)
     assert disk._flying_idle == 4
     assert disk.is_idle
-    now = disk.read([a_read(disk, file, RUN_BYTES, page_aligned(PAGE))])
+    now = disk.read([a_read(disk, file, RUN_BYTES, room[40])])
     assert disk._flying_idle == 4
     assert now.wait(60)
     later.cancel()

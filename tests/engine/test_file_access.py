@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from engine import file_access
+from engine import file_access, memory
 from engine.disk import Disk
 from tests.engine.test_disk import a_read, page_aligned
 
@@ -14,6 +14,7 @@ from tests.engine.test_disk import a_read, page_aligned
 @pytest.fixture
 def calls(monkeypatch) -> list:
     made = []
+    monkeypatch.setattr(memory, "unused_bytes", lambda: 0)
     monkeypatch.setattr(fcntl, "fcntl", lambda descriptor, command, argument: made.append((command, argument)))
     monkeypatch.setattr(file_access.sys, "platform", "darwin")
     monkeypatch.delattr(os, "O_DIRECT")
