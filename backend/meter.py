@@ -155,7 +155,8 @@ class Meter:
         else:
             return None
         usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-        cached = self._ended.cached_tokens if self._ended is not None else None
+        end = self._finished or self._ended
+        cached = end.cached_tokens if end is not None else None
         return usage | ({"cached_tokens": cached} if cached else {})
 
     def timings(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from engine.loader import PagedModel, load
 class Result:
     """`limit_tokens_per_s` is what the measured disk and memory bandwidth allow for the bytes that had to move.
 
-    `prefetch_hit_rate` is None as long as nothing is prefetched.
+    `prefetch_hit_rate` is None when nothing was prefetched.
     """
 
     model: str
@@ -55,15 +55,15 @@ def bench(
     expert_bytes: int | float | str | None = None,
     prompt_tokens: int = 128,
     tokens: int = 64,
+    lookahead: bool | None = None,
 ) -> Result:
     """Load, read a random prompt (seed 0), write `tokens` greedy tokens, measure. Raises EngineError."""
     opened_at = perf_counter()
     budget = "auto" if memory_bytes is None else memory_bytes
-    model = load(folder, memory_bytes=budget, expert_bytes=expert_bytes)
+    model = load(folder, memory_bytes=budget, expert_bytes=expert_bytes, lookahead=lookahead)
     load_s = perf_counter() - opened_at
     sizes = model.sizes
-    vocabulary = len(model.tokenizer)
-    prompt = np.random.default_rng(0).integers(vocabulary // 10, vocabulary // 2, max(prompt_tokens, 2)).tolist()
+    prompt = random_prompt(model, prompt_tokens)
 
     cache, started = make_prompt_cache(model), perf_counter()
     for _ in prefill(model, prompt[:-1], cache):
@@ -77,7 +77,7 @@ def bench(
         if len(times) == 1:
             first, before = times[0] - started, _moved(model)
     read, hits, reads = (now - then for now, then in zip(_moved(model), before, strict=True))
-    peak = memory.peak_rss_bytes()
+    peak, prefetch_hit_rate = memory.peak_rss_bytes(), model.stats().prefetch_hit_rate
     model.close()
 
     gaps = [b - a for a, b in pairwise(times)]
@@ -104,13 +104,20 @@ def bench(
         tpot_s_p50=sorted(gaps)[len(gaps) // 2] if gaps else 0.0,
         bytes_read_per_token=read_per_token,
         expert_hit_rate=hits / (hits + reads) if hits + reads else 1.0,
-        prefetch_hit_rate=None,
+        prefetch_hit_rate=prefetch_hit_rate,
         disk_bytes_per_s=disk,
         memory_bytes_per_s=ram,
         limit_tokens_per_s=limit,
         limit_ratio=speed / limit,
         tokens=made[1:],
     )
+
+
+def random_prompt(model: PagedModel, tokens: int) -> list[int]:
+    """At least two ids (seed 0) that the model knows, none of them special in the usual tokenizers."""
+    known = model(mx.array([[0]]), cache=make_prompt_cache(model)).shape[-1]
+    vocabulary = min(known, len(model.tokenizer))
+    return np.random.default_rng(0).integers(vocabulary // 10, vocabulary // 2, max(tokens, 2)).tolist()
 
 
 def _moved(model: PagedModel) -> tuple[int, int, int]:

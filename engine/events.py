@@ -146,7 +146,8 @@ class Finished:
     """A run came to its proper end. `reason`: stop | length | aborted. `text` is what the detokenizer still held.
 
     Times in seconds: `ttft_s` from the start of the run to the first token; `prefill_s` of it in the forward
-    pass; `tpot_s` the mean and `tpot_s_p50` the median time of each later token; `disk_s` waited for reads.
+    pass; `tpot_s` the mean and `tpot_s_p50` the median time of each later token; `disk_s` waited for reads. Of the
+    prompt, `cached_tokens` were known from before and not read again.
     """
 
     run_id: str
@@ -164,6 +165,7 @@ class Finished:
     expert_reads: int
     bytes_read: int
     context_full: bool = False
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True)

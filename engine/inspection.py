@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine import machine, memory
-from engine.loader import WORKING_BYTES, OpenModel, layer_count, open_model
+from engine.loader import OpenModel, layer_count, open_model
+from engine.slot_plan import WORKING_BYTES
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ estimate of it is worth as much as trying: tokens are timed in turns with and wi
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -67,13 +68,11 @@ class Lookahead:
         self._began = 0.0
         self.on = payoff is None
 
-    def install(self, model: nn.Module, modules: Sequence[PagedExperts], paths: Sequence[str], top_k: int) -> None:
-        """Let each of `modules`, in layer order, look ahead to the next one; `paths` lead to them."""
-        for module in modules:
-            self._stores[module.store] = 2 * top_k
-        first = modules[0]
-        for here, ahead, path in zip(modules, modules[1:], paths[1:], strict=False):
-            here.ahead = _Step(self, ahead, _block_of(model, path), begins=here is first)
+    def install(self, model: nn.Module, modules: Sequence[tuple[str, PagedExperts]], top_k: int) -> None:
+        """Let each of `modules`, (path, module) in layer order, look ahead to the next one."""
+        self._stores = {module.store: 2 * top_k for _, module in modules}
+        for number, ((_, here), (path, ahead)) in enumerate(pairwise(modules)):
+            here.ahead = _Step(self, ahead, _block_of(model, path), begins=number == 0)
         if self.on:
             self._set_aside(True)
 
@@ -115,12 +114,12 @@ class _Step:
     def __init__(self, lookahead: Lookahead, ahead: PagedExperts, block: Callable[[Any], Any], begins: bool):
         self._lookahead, self._ahead, self._block, self._begins = lookahead, ahead, block, begins
 
-    def begins(self) -> None:
-        if self._begins:
+    def passes(self, single: bool) -> None:
+        """Tokens arrive at this module: one of one reply, or several."""
+        if not single:
+            self._lookahead.interrupted()
+        elif self._begins:
             self._lookahead.begins()
-
-    def interrupted(self) -> None:
-        self._lookahead.interrupted()
 
     def guess(self, x: mx.array) -> None:
         """Start to read what the next module will probably choose after x [..., D]."""

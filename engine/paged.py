@@ -29,7 +29,9 @@ COPIES = 3
 
 
 class Ahead(Protocol):
-    """What looks ahead from a module while its missing experts are read."""
+    """What looks ahead from a module: told of each pass, then asked to guess after a single token's activation."""
+
+    def passes(self, single: bool) -> None: ...
 
     def guess(self, x: mx.array) -> None: ...
 
@@ -57,10 +59,11 @@ class PagedExperts(nn.Module):
         self.layer = layer
         self.place = place
         self.count = count
-        self._store = store
+        self.store = store
         self._watch = watch
         self._budget = budget
         self.ahead: Ahead | None = None
+        self.only_guessing: type[BaseException] | None = None  # raised with what the router chose, instead of a result
         self._kernel = kernel or (lambda x, slots: experts(x, mx.array(slots)))
 
     def __getattr__(self, name: str) -> Any:
@@ -74,30 +77,74 @@ class PagedExperts(nn.Module):
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
         """What `experts(x, indices)` gives with all of them in memory: [..., k, D]."""
+        if self._watch.meeting is not None:
+            return self._watch.meeting.attend(self, x, indices)
         if isinstance(indices, mx.array):
             mx.eval(x, indices)
-        self._watch.at_layer(self.layer)
         wanted = np.asarray(indices)
+        if self.only_guessing is not None:
+            raise self.only_guessing(wanted)
+        self._watch.at_layer(self.layer)
+        if self.ahead is not None:
+            self.ahead.passes(single=wanted.size == wanted.shape[-1])
         self._budget.hold(COPIES * wanted.size * x.shape[-1] * 4)
-        self._store.note(self.place, wanted.reshape(-1, wanted.shape[-1]))
-        slots = self._store.slots_of(self.place, wanted)
+        self.store.note(self.place, wanted.reshape(-1, wanted.shape[-1]))
+        return self._whole(x, wanted)
+
+    def for_each(self, parts: list[tuple[mx.array, mx.array]]) -> list[mx.array]:
+        """Several activations with their chosen experts: each result as if alone, each expert read once for all."""
+        mx.eval([part for part in parts if isinstance(part[1], mx.array)])
+        self._watch.at_layer(self.layer)
+        wanted = [np.asarray(indices) for _, indices in parts]
+        chosen = np.concatenate([one.reshape(-1, one.shape[-1]) for one in wanted])
+        if self.ahead is not None:
+            self.ahead.passes(single=False)
+        self._budget.hold(COPIES * chosen.size * parts[0][0].shape[-1] * 4)
+        self.store.note(self.place, chosen)
+        experts = np.unique(chosen)
+        if len(experts) > self.store.slots:
+            return [self._whole(x, one) for (x, _), one in zip(parts, wanted, strict=True)]
+        there = self.store.slots_of(self.place, experts) >= 0
+        fetch = self.store.fetch(self.place, experts[~there], keep=experts)
+        self.store.hit(int(there.sum()))
+        late = [bool(np.isin(one, fetch.missing).any()) for one in wanted]
+        outs: list[Any] = [None] * len(parts)
+
+        def compute(whether: bool) -> None:
+            for index in np.flatnonzero(np.array(late) == whether).tolist():
+                outs[index] = self._kernel(parts[index][0], self._slots(wanted[index]))
+            mx.async_eval([out for out in outs if isinstance(out, mx.array)])
+
+        try:
+            compute(False)  # those whose experts are all in memory, while the others' are read
+            fetch.wait(self._watch.check)
+            compute(True)
+            mx.eval([out for out in outs if isinstance(out, mx.array)])
+        except BaseException:
+            self.store.abandon(self.place, fetch)
+            raise
+        return outs
+
+    def _whole(self, x: mx.array, wanted: np.ndarray) -> mx.array:
+        slots = self.store.slots_of(self.place, wanted)
         if slots.min() >= 0:
+            self._look_ahead(x, wanted)
             return self._here(x, slots)
         experts = np.unique(wanted)
-        if wanted.size == wanted.shape[-1] and len(experts) <= self._store.slots:
+        if wanted.size == wanted.shape[-1] and len(experts) <= self.store.slots:
             return self._one(x, wanted, experts)
         return self._in_waves(x, wanted, experts)
 
     def _here(self, x: mx.array, slots: np.ndarray) -> mx.array:
         """All experts are in memory: nothing is read, nothing need be kept from eviction."""
-        self._store.hit(len(np.unique(slots)))
+        self.store.hit(len(np.unique(slots)))
         return _done(self._kernel(x, slots.astype(np.uint32)))
 
     def _one(self, x: mx.array, wanted: np.ndarray, experts: np.ndarray) -> mx.array:
         """One token: the experts that are in memory compute while the others are read."""
-        there = self._store.slots_of(self.place, experts) >= 0
-        fetch = self._store.fetch(self.place, experts[~there], keep=experts)
-        self._store.hit(int(there.sum()))
+        there = self.store.slots_of(self.place, experts) >= 0
+        fetch = self.store.fetch(self.place, experts[~there], keep=experts)
+        self.store.hit(int(there.sum()))
         try:
             late = np.isin(wanted, fetch.missing).reshape(-1)
             order = np.argsort(late, kind="stable")
@@ -108,17 +155,22 @@ class PagedExperts(nn.Module):
                 parts.append(self._kernel(x, slots[..., :here]))
                 if isinstance(parts[0], mx.array):
                     mx.async_eval(parts[0])
-            if self.ahead is not None:
-                self.ahead.guess(x)
+            self._look_ahead(x, wanted)
             fetch.wait(self._watch.check)
             parts.append(self._kernel(x, slots[..., here:]))
             return _done(joined(parts, -2, inverse(order)))
         except BaseException:
-            self._store.abandon(self.place, fetch)
+            self.store.abandon(self.place, fetch)
             raise
 
+    def _look_ahead(self, x: mx.array, wanted: np.ndarray) -> None:
+        """What is fetched for this layer was asked for; other guesses about it were wrong, and the next one is due."""
+        self.store.guessed_wrong(self.place)
+        if self.ahead is not None and wanted.size == wanted.shape[-1]:
+            self.ahead.guess(x)
+
     def _slots(self, wanted: np.ndarray) -> np.ndarray:
-        return self._store.slots_of(self.place, wanted).astype(np.uint32)
+        return self.store.slots_of(self.place, wanted).astype(np.uint32)
 
     def _in_waves(self, x: mx.array, wanted: np.ndarray, experts: np.ndarray) -> mx.array:
         """Many tokens: each expert is read at most once, in file order, while the one before it computes."""
@@ -144,19 +196,19 @@ class PagedExperts(nn.Module):
 
         Whoever takes the next part has computed the one before.
         """
-        there = self._store.slots_of(self.place, experts) >= 0
+        there = self.store.slots_of(self.place, experts) >= 0
         here, missing = experts[there], experts[~there]
-        self._store.hit(len(here))
-        size = max(min(max(_WAVE_EXPERTS, _WAVE_BYTES // self._store.one_bytes), self._store.slots // 3), 1)
+        self.store.hit(len(here))
+        size = max(min(max(_WAVE_EXPERTS, _WAVE_BYTES // self.store.one_bytes), self.store.slots // 3), 1)
         waiting = deque(np.split(missing, range(size, len(missing), size)))
         reading: deque[Fetch] = deque()
 
         def read_on(needed: np.ndarray) -> None:
             while waiting and len(reading) < 2:
                 keep = np.concatenate([needed, *(fetch.missing for fetch in reading)])
-                if len(keep) + len(waiting[0]) > self._store.slots:
+                if len(keep) + len(waiting[0]) > self.store.slots:
                     return
-                reading.append(self._store.fetch(self.place, waiting.popleft(), keep))
+                reading.append(self.store.fetch(self.place, waiting.popleft(), keep))
 
         try:
             read_on(here)
@@ -171,7 +223,7 @@ class PagedExperts(nn.Module):
                 read_on(experts[:0])
         except BaseException:
             for fetch in reading:
-                self._store.abandon(self.place, fetch)
+                self.store.abandon(self.place, fetch)
             raise
 
 

@@ -189,6 +189,8 @@ class SlotStore:
 
     def guessed_wrong(self, place: int) -> None:
         """What was guessed for a module and not fetched is not wanted any more."""
+        if not self._coming:
+            return
         for key in [key for key, guess in self._coming.items() if key[0] == place and guess.staged]:
             guess = self._coming.pop(key)
             guess.reading.cancel()

@@ -60,6 +60,12 @@ class HostPass:
             self._with_logits = True
         return to_mlx(logits) if with_logits else mx.zeros(logits.shape)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Several passes may go on at once in here, all of them on the host."""
+        with self._exchanged():
+            yield
+
     def check(
         self, model: nn.Module, forward: Callable[..., Any], after_chunk: Callable[[], None] = lambda: None
     ) -> None:
@@ -87,6 +93,9 @@ class HostPass:
 
     @contextmanager
     def _exchanged(self) -> Iterator[None]:
+        if self._going_on:  # one of several passes that go on together
+            yield
+            return
         for names, name, _, on_host in self._exchanges:
             names[name] = on_host
         _kv_cache.update_and_fetch = _update_on_host

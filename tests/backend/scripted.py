@@ -80,7 +80,8 @@ class Call:
 
 
 def finished(run_id: str, reason: str, tokens: int, text: str = "", context_full: bool = False) -> Finished:
-    return Finished(run_id, reason, text, 7, tokens, 0.5, 0.4, 1.0, 0.25, 0.24, 0.1, 90, 10, 12345, context_full)
+    times, counts = (0.5, 0.4, 1.0, 0.25, 0.24, 0.1), (90, 10, 12345)
+    return Finished(run_id, reason, text, 7, tokens, *times, *counts, context_full, cached_tokens=4)
 
 
 class ScriptedSource:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import threading
 from concurrent.futures import wait
@@ -15,13 +16,11 @@ from safetensors.numpy import load_file, save_file
 
 from engine import disk, fetch, loader
 from engine.checkpoint import open_checkpoint, read_header
-from engine.decode import Run
 from engine.disk import Disk
-from engine.errors import Aborted, CheckpointError, DiskError, PromptError
-from engine.events import Finished, Generate, Sampling, Token
+from engine.errors import Aborted, CheckpointError, DiskError
+from engine.events import Finished, RunFailed
+from tests.engine.replies import ask, batch, end_of, reply, tokens_of
 from tests.engine.tiny_checkpoints import save, tiny_model
-
-ASK = ({"role": "user", "content": "Hello"},)
 
 
 @pytest.fixture
@@ -86,10 +85,7 @@ def test_infinity_in_the_trunk_is_the_models_own_business(folder):
 
 
 def events_of(model, **sampling) -> list:
-    events = []
-    request = Generate("r", ASK, Sampling(temperature=0.0, max_tokens=5, **sampling))
-    Run(model, request, events.append, threading.Event()).generate()
-    return events
+    return reply(batch(model), ask("Hello", max_tokens=5, **sampling))
 
 
 def with_tokens(folder: Path) -> Path:
@@ -102,8 +98,9 @@ def test_nan_in_an_expert_names_it_and_its_file_instead_of_a_token(tmp_path):
     folder = with_tokens(tmp_path / "m")
     change(folder, EXPERT, lambda w: np.full_like(w, np.nan))
     model = loader.load(folder, expert_bytes="all")
-    with pytest.raises(CheckpointError, match=r"expert \d.*up_proj.*model\.safetensors"):
-        events_of(model)
+    end = end_of(events_of(model))
+    assert isinstance(end, RunFailed) and end.kind == "CheckpointError"
+    assert re.search(r"expert \d.*up_proj.*model\.safetensors", end.message)
     model.close()
 
 
@@ -167,8 +164,8 @@ def test_a_chat_template_that_breaks_is_reported_as_one(tmp_path):
     folder = with_tokens(tmp_path / "m")
     tokenizer_config(folder, chat_template="{{ raise_exception('no system turns here') }}")
     model = loader.load(folder, expert_bytes="all")
-    with pytest.raises(PromptError, match="no system turns here"):
-        events_of(model)
+    end = end_of(events_of(model))
+    assert isinstance(end, RunFailed) and end.kind == "PromptError" and "no system turns here" in end.message
     model.close()
 
 
@@ -288,17 +285,17 @@ def test_a_stop_in_the_middle_of_reads_leaves_no_slot_half_filled(folder, monkey
 
 def test_tokens_that_came_before_a_failure_were_delivered(tmp_path):
     model = loader.load(with_tokens(tmp_path / "m"), expert_bytes="least")
-    events, check = [], model._disk.check_unchanged
+    replies, events, check = batch(model), [], model._disk.check_unchanged
 
     def fail_after_two_tokens(files):
-        if sum(isinstance(event, Token) for event in events) >= 2:
+        if len(tokens_of(events)) >= 2:
             raise DiskError("the disk is gone")
         check(files)
 
     model._disk.check_unchanged = fail_after_two_tokens
-    with pytest.raises(DiskError):
-        Run(
-            model, Generate("r", ASK, Sampling(temperature=0.0, max_tokens=50)), events.append, threading.Event()
-        ).generate()
-    assert sum(isinstance(event, Token) for event in events) >= 2
+    replies.add(ask(max_tokens=50), events.append)
+    replies.finish()
+    assert len(tokens_of(events)) >= 2
+    end = end_of(events)
+    assert isinstance(end, RunFailed) and (end.kind, end.message) == ("DiskError", "the disk is gone")
     model.close()
