@@ -256,8 +256,8 @@ def _at_layer(runs: list[Run], layer: int) -> None:
 
 
 def room_for_states(model: PagedModel) -> int:
-    """Bytes for states that no reply is working on: half of what the budget leaves, at least half of the working room.
+    """Bytes for states that no reply is working on: half of what the budget leaves, a third of WORKING_BYTES at least.
     All memory is measured (`Budget`), so whatever they take beyond what is free the experts lose."""
     sizes = model.sizes
     spare = sizes.budget_bytes - max(memory.rss_bytes(), sizes.trunk_bytes + sizes.slot_bytes) - WORKING_BYTES
-    return max(spare // 2, WORKING_BYTES // 2)
+    return max(spare // 2, WORKING_BYTES // 3)
