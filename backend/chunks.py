@@ -17,7 +17,7 @@ class Text:
     """More of the reply. `tokens` are the ids behind it where the engine made them (for an exact Continue).
 
     `channel` "reasoning" is what a model thought, "mark" a tag around that; None is the reply itself. `logprobs` and
-    `extra` (tool calls of an upstream) are there only for API clients that asked.
+    `extra` (tool calls) are there only for API clients that asked.
     """
 
     text: str
@@ -60,7 +60,8 @@ class Progress:
 class StateChange:
     """The attempt entered `state`. The terminal one carries why, usage and timings.
 
-    `kind` names the sort of failure for programs, `param` the field of a request that it is about.
+    `kind` names the sort of failure for programs, `param` the field of a request that it is about. `stop` is the stop
+    string that ended it.
     """
 
     state: State
@@ -70,6 +71,7 @@ class StateChange:
     timings: dict[str, Any] | None = None
     kind: str | None = None
     param: str | None = None
+    stop: str | None = None
 
 
 Payload = Text | Progress | StateChange

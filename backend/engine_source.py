@@ -19,6 +19,7 @@ class EngineSource:
 
     lane = "engine"
     capacity = 1
+    elsewhere = False
 
     def __init__(self, name: str, client: EngineClient) -> None:
         self.name = name

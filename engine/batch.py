@@ -57,7 +57,8 @@ class Batch:
         except Exception as error:
             self._fail(run, error)
         else:
-            self.waiting.append(run)
+            if not run.ended:
+                self.waiting.append(run)
 
     def step(self) -> None:
         """One slice of a prompt, then one token for everybody who writes."""

@@ -13,6 +13,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
 from engine import kv, sampling
+from engine.constraint import constraint_of
 from engine.errors import EngineError, PromptError, PromptTooLong, Unsupported
 from engine.events import Event, Finished, Generate, Progress, RunFailed, Token
 from engine.loader import PagedModel
@@ -20,6 +21,8 @@ from engine.prefix import Prefixes
 from engine.prompt import boundaries, prompt_tokens
 from engine.share import Share
 from engine.soundness import check_logits
+from engine.speech import Said, Speech
+from engine.template import ends_in_thought
 from engine.text import TextStream, reply_tokens
 from engine.token_logprobs import logprobs
 
@@ -69,13 +72,18 @@ class Run:
         self._started = perf_counter()
         request, tokenizer = self.request, self.model.tokenizer
         self._wish = wish = sampling.merged(request.sampling, sampling.model_defaults(self.model.path))
-        self._sampler = sampling.make(wish, len(tokenizer))
         stop = tuple(s for s in wish.stop if s)
         existing = reply_tokens(tokenizer, request.prefix_tokens, request.prefix_text, stop)
         self.tokens = [*prompt_tokens(self.model, request), *existing]
         self._prompt = len(self.tokens)
-        self._limit, self._context_bound = self._most(wish.max_tokens)
+        thinking = ends_in_thought(tokenizer, self.tokens)
         self._text = TextStream(tokenizer, stop, existing, request.prefix_text)
+        self._speech = Speech(tokenizer, request, thinking)
+        if request.count_only:
+            self.end("stop")
+            return
+        self._sampler = sampling.make(wish, len(tokenizer), constraint_of(tokenizer, request, thinking))
+        self._limit, self._context_bound = self._most(wish.max_tokens)
         if not kv.always_cuttable(make_prompt_cache(self.model)):
             self._boundaries = boundaries(tokenizer, request, self.tokens)
 
@@ -136,8 +144,9 @@ class Run:
             return
         self.tokens.append(token)
         told = logprobs(logits, token, wish.logprobs, tokenizer) if wish.logprobs is not None else ()
-        self.emit(Token(self.request.run_id, token, self._text.add(token), told))
-        if self._text.stopped:
+        said = self._speech.add(self._text.add(token))
+        self.emit(Token(self.request.run_id, token, said.text, told, said.thought, said.calls))
+        if self._text.stopped is not None or self._sampler.over or self._speech.over:
             self.end("stop")
         elif self.full:
             self.end("length")
@@ -156,11 +165,12 @@ class Run:
         self.ended = True
         times, used = self._times, self.share.now()
         gaps = [b - a for a, b in pairwise(times)]
+        said = self._speech.finish(self._text.finish(whole=reason != "aborted")) if self.tokens else Said()
         self.emit(
             Finished(
                 run_id=self.request.run_id,
                 reason=reason,
-                text=self._text.finish(whole=reason != "aborted") if self.tokens else "",
+                text=said.text,
                 prompt_tokens=self._prompt,
                 completion_tokens=len(times),
                 ttft_s=times[0] - self._started if times else 0.0,
@@ -174,6 +184,9 @@ class Run:
                 bytes_read=used.bytes_read,
                 context_full=reason == "length" and self._context_bound,
                 cached_tokens=self._cached,
+                stop=self._text.stopped if self.tokens else None,
+                thought=said.thought,
+                calls=said.calls,
             )
         )
 

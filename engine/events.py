@@ -42,20 +42,31 @@ class Load:
 class Generate:
     """Run one reply.
 
-    `messages` are {"role", "content"} dicts for the chat template. For a reply that goes on (Continue), `prefix_text`
-    is what is on screen of it and `prefix_tokens` the ids that this model sampled for it, where they are known:
-    generation goes on right after them, and only what is not on screen is sent. `template` are variables for the chat
-    template (reasoning_effort, enable_thinking, ...); one that the template does not know fails the run. Where `raw`
-    is set it is the whole prompt, without a template.
+    `messages` are {"role", "content"} dicts for the chat template, with tool calls as the OpenAI API writes them. For a
+    reply that goes on (Continue), `prefix_text` is what is on screen of it and `prefix_tokens` the ids that this model
+    sampled for it, where they are known: generation goes on right after them, and only what is not on screen is sent.
+    `template` are variables for the chat template (reasoning_effort, enable_thinking, ...); one that the template does
+    not know fails the run. Where `raw` is set it is the whole prompt, without a template.
+
+    `tools` are functions in OpenAI's shape, `tool_choice` is auto, required, or one's name; without `parallel_calls`
+    the reply ends after one. `schema` is a JSON schema that the answer must match. `apart`: tell thoughts and calls
+    apart from the answer. What the model cannot honour fails the run, named. `count_only`: Finished with the number of
+    tokens of the prompt, and nothing else.
     """
 
     run_id: str
-    messages: tuple[dict[str, str], ...]
+    messages: tuple[dict[str, Any], ...]
     sampling: Sampling = field(default_factory=Sampling)
     prefix_tokens: tuple[int, ...] = ()
     prefix_text: str = ""
     template: dict[str, Any] = field(default_factory=dict)
     raw: str | None = None
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: str = "auto"
+    parallel_calls: bool = True
+    schema: dict[str, Any] | None = None
+    apart: bool = False
+    count_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,13 +143,16 @@ class Progress:
 class Token:
     """One token, sent the moment it is sampled. `text` may be empty while a character is incomplete.
 
-    `logprobs`, where asked for: (id, text, log probability) of the token itself, then of the likeliest ones.
+    `logprobs`, where asked for: (id, text, log probability) of the token itself, then of the likeliest ones. `thought`
+    and `calls` (engine/speech.py) stand apart from `text` only where the request asks for that.
     """
 
     run_id: str
     token: int
     text: str
     logprobs: tuple[tuple[int, str, float], ...] = ()
+    thought: str = ""
+    calls: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -147,7 +161,8 @@ class Finished:
 
     Times in seconds: `ttft_s` from the start of the run to the first token; `prefill_s` of it in the forward
     pass; `tpot_s` the mean and `tpot_s_p50` the median time of each later token; `disk_s` waited for reads. Of the
-    prompt, `cached_tokens` were known from before and not read again.
+    prompt, `cached_tokens` were known from before and not read again. `stop` is the stop string that ended it;
+    `thought` and `calls` as in Token.
     """
 
     run_id: str
@@ -166,6 +181,9 @@ class Finished:
     bytes_read: int
     context_full: bool = False
     cached_tokens: int = 0
+    stop: str | None = None
+    thought: str = ""
+    calls: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

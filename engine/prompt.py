@@ -9,6 +9,7 @@ from engine.errors import PromptError
 from engine.events import Generate
 from engine.loader import PagedModel
 from engine.template import template_variables
+from engine.tools import check_tools, for_template
 
 
 def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
@@ -16,9 +17,10 @@ def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
     tokenizer = model.tokenizer
     if request.raw is not None:
         return [int(i) for i in tokenizer.encode(request.raw)]
+    check_tools(tokenizer, request)
     variables = template_variables(tokenizer, request.template)
     try:
-        return _rendered(tokenizer, request.messages, True, variables)
+        return _rendered(tokenizer, request, request.messages, True, variables)
     except Exception as error:
         raise PromptError(f"The model's chat template does not accept this conversation: {error}") from error
 
@@ -35,7 +37,7 @@ def boundaries(tokenizer: TokenizerWrapper, request: Generate, prompt: list[int]
         if not messages:
             continue
         try:
-            part = _rendered(tokenizer, messages, False, variables)
+            part = _rendered(tokenizer, request, messages, False, variables)
         except Exception:
             continue
         found.add(next((i for i, (a, b) in enumerate(zip(part, prompt, strict=False)) if a != b), len(part)))
@@ -43,9 +45,15 @@ def boundaries(tokenizer: TokenizerWrapper, request: Generate, prompt: list[int]
 
 
 def _rendered(
-    tokenizer: TokenizerWrapper, messages: tuple[dict[str, str], ...], asks: bool, variables: dict[str, Any]
+    tokenizer: TokenizerWrapper,
+    request: Generate,
+    messages: tuple[dict[str, Any], ...],
+    asks: bool,
+    variables: dict[str, Any],
 ) -> list[int]:
     if tokenizer.chat_template is None and not getattr(tokenizer, "has_chat_template", False):
-        return [int(i) for i in tokenizer.encode("\n\n".join(message["content"] for message in messages))]
-    own = [dict(message) for message in messages]
-    return [int(i) for i in tokenizer.apply_chat_template(own, add_generation_prompt=asks, **variables)]
+        return [int(i) for i in tokenizer.encode("\n\n".join(m["content"] for m in for_template(messages)))]
+    ids = tokenizer.apply_chat_template(
+        for_template(messages), tools=list(request.tools) or None, add_generation_prompt=asks, **variables
+    )
+    return [int(i) for i in ids]

@@ -87,6 +87,8 @@ def finished(run_id: str, reason: str, tokens: int, text: str = "", context_full
 class ScriptedSource:
     """`deaf` runs do not hear an abort, like an engine that hangs."""
 
+    elsewhere = False
+
     def __init__(self, name: str = "scripted", capacity: int = 1) -> None:
         self.name = self.lane = name
         self.capacity = capacity

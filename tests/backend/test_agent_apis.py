@@ -77,7 +77,7 @@ async def test_errors_are_the_classes_that_anthropics_client_expects(served, tmp
     with pytest.raises(anthropic.NotFoundError):
         await claude(served).messages.create(**ASK | {"model": "claude"})
     with pytest.raises(anthropic.BadRequestError, match="tools"):
-        await claude(served).messages.create(**ASK, tools=[{"name": "look", "input_schema": {"type": "object"}}])
+        await claude(served).messages.create(**ASK, tools=[{"name": "bash", "type": "bash_20250124"}])
     asked = asyncio.create_task(claude(served).messages.create(**ASK, stream=True))
     call = await served.source.next_call()
     await call.say(RunFailed(call.run_id, "PromptTooLong", "Too many tokens."))
