@@ -38,11 +38,13 @@ Emit = Callable[[Event], None]
 
 def prefill(model: PagedModel, prompt: list[int], cache: list) -> Iterator[int]:
     """Fill `cache` with the prompt, chunk by chunk, yielding how many tokens are done."""
-    for start in range(0, len(prompt), PREFILL_CHUNK):
-        chunk = prompt[start : start + PREFILL_CHUNK]
+    done = 0
+    while done < len(prompt):
+        chunk = prompt[done : done + model.tokens_at_once(PREFILL_CHUNK)]
         model.fill(mx.array([chunk]), cache)
         mx.clear_cache()
-        yield start + len(chunk)
+        done += len(chunk)
+        yield done
 
 
 class Run:
