@@ -28,6 +28,7 @@ from engine.disk import Disk
 from engine.errors import CheckpointError, EngineError
 from engine.experts import Experts, find_experts, grouped, top_k_of
 from engine.fetch import Counters
+from engine.larger_memory import larger_budgets
 from engine.lookahead import Lookahead, Payoff
 from engine.paged import COPIES
 from engine.provenance import Provenance
@@ -111,6 +112,10 @@ class PagedModel(nn.Module):
     def stats(self) -> Counters:
         """What was read and hit since loading."""
         return self._counters
+
+    def larger_budgets(self, token_s: float, disk_s: float) -> tuple[tuple[int, float], ...]:
+        """(budget in bytes, tokens/s) for more memory, when a token takes `token_s`, `disk_s` of it for the disk."""
+        return larger_budgets(self._stores, self.sizes.budget_bytes, token_s, disk_s)
 
     def damaged(self) -> str | None:
         """An expert in memory that holds NaN, in words, where there is one: why a reply became nonsense."""
