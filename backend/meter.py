@@ -143,6 +143,10 @@ class Meter:
         elapsed = self._rounded_elapsed()
         return chunks.Progress(stage="queued", elapsed_s=elapsed, queue_position=position, queued_behind=behind)
 
+    def begun(self) -> chunks.Progress:
+        """Its turn has come after a wait; the source has said nothing yet."""
+        return chunks.Progress(stage="begun", elapsed_s=self._rounded_elapsed())
+
     def usage(self) -> dict[str, int] | None:
         """Tokens read and written; None when the source never said."""
         if self._finished is not None:

@@ -15,9 +15,10 @@ from engine import kv, memory
 from engine.decode import PREFILL_CHUNK, Emit, Run
 from engine.errors import Aborted
 from engine.events import REPLIES_AT_ONCE, Generate
-from engine.loader import WORKING_BYTES, PagedModel
+from engine.loader import PagedModel
 from engine.prefix import Prefixes
 from engine.prefix_files import PrefixFiles
+from engine.slot_plan import WORKING_BYTES
 
 log = logging.getLogger("pagoda.engine")
 
@@ -122,7 +123,8 @@ class Batch:
         others = bool(self.writing)
         started = perf_counter()
         try:
-            run.read(self._slice if others else PREFILL_CHUNK, lambda layer: self._at_layer([run], layer))
+            most = self.model.tokens_at_once(self._slice if others else PREFILL_CHUNK)
+            run.read(most, lambda layer: self._at_layer([run], layer))
         except Aborted:
             run.end("aborted")
             self._let_go(run)
@@ -261,8 +263,8 @@ class _AllStopped:
 
 
 def room_for_states(model: PagedModel) -> int:
-    """Bytes for states that no reply is working on: half of what the budget leaves, at least half of the working room.
+    """Bytes for states that no reply is working on: half of what the budget leaves, a third of WORKING_BYTES at least.
     All memory is measured (`Budget`), so whatever they take beyond what is free the experts lose."""
     sizes = model.sizes
     spare = sizes.budget_bytes - max(memory.rss_bytes(), sizes.trunk_bytes + sizes.slot_bytes) - WORKING_BYTES
-    return max(spare // 2, WORKING_BYTES // 2)
+    return max(spare // 2, WORKING_BYTES // 3)

@@ -18,7 +18,7 @@ from engine.loader import PagedModel, load
 class Result:
     """`limit_tokens_per_s` is what the measured disk and memory bandwidth allow for the bytes that had to move.
 
-    `prefetch_hit_rate` is None as long as nothing is prefetched. With a `batch` of several sequences, tokens a second
+    `prefetch_hit_rate` is None when nothing was prefetched. With a `batch` of several sequences, tokens a second
     are those of all together, `tpot_s_p50` is the time until each has its next one, and `tokens` are the first one's.
     """
 
@@ -58,12 +58,13 @@ def bench(
     prompt_tokens: int = 128,
     tokens: int = 64,
     batch: int = 1,
+    lookahead: bool | None = None,
 ) -> Result:
     """Load, read a random prompt for each of `batch` sequences (seed 0, 1, ...), write `tokens` greedy tokens of each,
     all together, measure. Raises EngineError."""
     opened_at = perf_counter()
     budget = "auto" if memory_bytes is None else memory_bytes
-    model = load(folder, memory_bytes=budget, expert_bytes=expert_bytes)
+    model = load(folder, memory_bytes=budget, expert_bytes=expert_bytes, lookahead=lookahead)
     load_s = perf_counter() - opened_at
     sizes = model.sizes
     made = [random_prompt(model, prompt_tokens, seed) for seed in range(batch)]
@@ -82,7 +83,7 @@ def bench(
         if len(times) == 1:
             first, before = times[0] - started, _moved(model)
     read, hits, reads = (now - then for now, then in zip(_moved(model), before, strict=True))
-    peak = memory.peak_rss_bytes()
+    peak, prefetch_hit_rate = memory.peak_rss_bytes(), model.stats().prefetch_hit_rate
     model.close()
 
     gaps = [b - a for a, b in pairwise(times)]
@@ -110,7 +111,7 @@ def bench(
         tpot_s_p50=sorted(gaps)[len(gaps) // 2] if gaps else 0.0,
         bytes_read_per_token=read_per_token,
         expert_hit_rate=hits / (hits + reads) if hits + reads else 1.0,
-        prefetch_hit_rate=None,
+        prefetch_hit_rate=prefetch_hit_rate,
         disk_bytes_per_s=disk,
         memory_bytes_per_s=ram,
         limit_tokens_per_s=limit,

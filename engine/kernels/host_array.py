@@ -177,11 +177,12 @@ def _causal_attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray, scale
     return out.reshape(1, heads, tokens, -1).view(HostArray)
 
 
-# Not here on purpose: sigmoid and what sorts. They choose experts, and a near-tie must fall the way it does in MLX: an
-# exponential that differs in its last bit chooses another expert. Where softmax is here, `routing` sees to near-ties.
 _FUNCTIONS: dict[str, Callable] = {
+    # What chooses experts; sorts are not here, so they are MLX's.
     "softmax": routing.softmax,
+    "sigmoid": routing.sigmoid,
     "argpartition": routing.argpartition,
+    "topk": routing.topk,
     "take_along_axis": lambda x, indices, axis=None: np.take_along_axis(host(x), host(indices), axis),
     "put_along_axis": _put_along_axis,
     "expand_dims": lambda x, axis: np.expand_dims(x, axis),
@@ -225,20 +226,30 @@ def _holds_host(args: tuple, kwargs: dict) -> bool:
 
 
 def host_aware(original: Callable, on_host: Callable | None) -> Callable:
-    """`original` for MLX arrays; for HostArrays `on_host`, or MLX where that is missing.
+    """`original` for MLX arrays; for HostArrays `on_host`, or MLX where that is missing."""
+    on_mlx = with_mlx_arrays(original)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _holds_host(args, kwargs):
+            return original(*args, **kwargs)
+        if on_host is None:
+            return on_mlx(*args, **kwargs)
+        out = on_host(*args, **kwargs)
+        if type(out) is HostArray or not isinstance(out, np.ndarray | np.generic):
+            return out
+        return out.view(HostArray)
+
+    return call
+
+
+def with_mlx_arrays(original: Callable) -> Callable:
+    """`original` called with MLX arrays in the place of HostArrays.
 
     What MLX makes stays lazy: it comes back to the host where it meets a HostArray or a matrix, so a chain of such
     functions is evaluated once.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not _holds_host(args, kwargs):
-            return original(*args, **kwargs)
-        if on_host is not None:
-            out = on_host(*args, **kwargs)
-            if type(out) is HostArray or not isinstance(out, np.ndarray | np.generic):
-                return out
-            return out.view(HostArray)
         args = tuple([to_mlx(b) for b in a] if type(a) is list else to_mlx(a) for a in args)
         return original(*args, **{name: to_mlx(a) for name, a in kwargs.items()})
 
