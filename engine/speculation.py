@@ -7,6 +7,7 @@ have been drawn. So tokens never change; only time may be lost, and that is boun
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from statistics import fmean, median
 
 # What came after as many tokens before is likely to come again: three tell a phrase from a coincidence.
 SEEN = 3
@@ -19,7 +20,11 @@ MEASURE, SETTLE = 12, 4
 # Passes with guesses until that is measured again.
 AGAIN = 64
 # Gains beyond so many tokens' time are no licence to lose as much later.
-CREDIT = 2
+CREDIT = LONGEST
+# Time without guesses is taken to be this much shorter than measured: a gain must stand out from noise.
+DOUBT = 0.97
+# The part of a guess that is likely to be lost, when the one before it was right; else all of it is.
+RISK = 0.25
 _NOTHING = -1  # stands between texts; no token
 
 
@@ -65,29 +70,33 @@ class Pays:
 
     def __init__(self) -> None:
         self._without: deque[float] = deque(maxlen=MEASURE)
-        self._settled = self._since = 0
+        self._settled = self._since = 0  # passes since the last guess; since the last measurement
         self._spent = self._cost = 0.0
+        self._right = False
 
     def may_try(self, length: int) -> bool:
         """Whether a guess of so many tokens may be tried now."""
         if len(self._without) < MEASURE or self._since >= AGAIN:
             return False
-        return self._cost + length * self._token_s / 2 <= MAY_COST * self._spent
+        risk = length * self._token_s * (RISK if self._right else 1)
+        return self._cost + risk <= MAY_COST * self._spent
 
     def passed(self, guessed: int, tokens: int, seconds: float) -> None:
         """A pass gave so many tokens."""
         self._spent += seconds
         if guessed:
-            self._settled = 0
+            self._settled, self._right = 0, tokens == 1 + guessed
         if len(self._without) < MEASURE or self._since >= AGAIN:
             self._measure(seconds)
-        else:
-            self._since += 1
+            return
+        self._since += 1
+        self._settled += not guessed
+        if self._settled <= SETTLE:  # what follows a guess soon is slower or faster because of it
             self._cost = max(self._cost + seconds - tokens * self._token_s, -CREDIT * self._token_s)
 
     @property
     def _token_s(self) -> float:
-        return sum(self._without) / len(self._without)
+        return DOUBT * min(fmean(self._without), median(self._without))
 
     def _measure(self, seconds: float) -> None:
         self._settled += 1

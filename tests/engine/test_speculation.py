@@ -78,6 +78,7 @@ def test_a_stop_string_among_guessed_tokens_ends_the_reply_there(model, monkeypa
 
 def test_it_guesses_what_followed_the_same_words_before(monkeypatch):
     monkeypatch.setattr(speculation, "MAY_COST", 1e9)
+    monkeypatch.setattr(speculation, "RISK", 0)
     one = Speculation([[50, 51, 52, 53, 54]])
     for _ in range(SETTLE + MEASURE):
         one.passed(0, 0, 1.0)
