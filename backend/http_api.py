@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -172,7 +172,7 @@ def routes(gateway: Gateway) -> APIRouter:
         after: Annotated[int | None, Query(ge=-1, le=BEYOND)] = None,
         attempt: str | None = None,
         last_event_id: Annotated[str | None, Header()] = None,
-    ) -> StreamingResponse:
+    ) -> Response:
         gateway.conversation(id)  # 404 before the stream begins
         if attempt is None:
             if after is not None:

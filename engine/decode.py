@@ -99,13 +99,14 @@ class Run:
         """Tokens to read before the next one can be drawn: all but the last, which is fed for its logits."""
         return len(self.tokens) - 1 - self.fed
 
-    def read(self, most: int) -> None:
-        """Read the next tokens, at most so many. Raises Aborted, and then what was read before is still there."""
+    def read(self, most: int, at_layer: Callable[[int], None]) -> None:
+        """Read the next tokens, at most so many, calling `at_layer` on the way. Raises Aborted, and then what was read
+        before is still there."""
         started = perf_counter()
         to = min(self.fed + most, len(self.tokens) - 1, *(b for b in self._boundaries if b > self.fed))
         chunk, self._stage = self.tokens[self.fed : to], "prefill"
         undo = kv.undo(self.state, before_prompt=True)
-        self.model.watch.begin(self.report, self.abort)
+        self.model.watch.begin(at_layer, self.abort)
         self.share.begin(1)
         try:
             self.model.fill(mx.array([chunk]), self.state)

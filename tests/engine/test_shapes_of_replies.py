@@ -1,14 +1,14 @@
 """Replies that have to have a shape, JSON by a schema and tool calls, on real models whatever they would rather say."""
 
 import json
-import threading
 
 import pytest
 
 from engine import loader
-from engine.decode import Run, prompt_tokens
 from engine.errors import Unsupported
-from engine.events import Finished, Generate, Sampling, Token, decode_command, decode_event, encode
+from engine.events import Finished, Generate, RunFailed, Sampling, Token, decode_command, decode_event, encode
+from engine.prompt import prompt_tokens
+from tests.engine.replies import batch, reply
 from tests.engine.tool_models import TEMPLATE, thinking_model, with_template
 
 PERSON = {
@@ -49,10 +49,12 @@ def run(model, text="Describe a person.", max_tokens=120, seed=1, temperature=0.
     bias, stop = wishes.pop("logit_bias", ()), wishes.pop("stop", ())
     sampling = Sampling(temperature, max_tokens=max_tokens, seed=seed, stop=stop, logit_bias=bias)
     messages = wishes.pop("messages", ({"role": "user", "content": text},))
-    events: list = []
     request = decode_command(encode(Generate("r", messages, sampling, apart=True, **wishes)))
     assert isinstance(request, Generate)
-    Run(model, request, events.append, threading.Event()).generate()
+    events = reply(batch(model), request)
+    if failed := [event for event in events if isinstance(event, RunFailed)]:
+        assert failed[0].kind == "Unsupported"
+        raise Unsupported(failed[0].message, failed[0].param)
     return [decode_event(encode(event)) for event in events if isinstance(event, Token | Finished)]
 
 
