@@ -30,6 +30,7 @@ from engine.experts import Experts, find_experts, grouped, top_k_of
 from engine.fetch import Counters
 from engine.heat import Warmth
 from engine.lookahead import Lookahead, Payoff
+from engine.packed import packed_tensors
 from engine.paged import COPIES
 from engine.provenance import Provenance
 from engine.slot_plan import SlotPlan, least_bytes
@@ -267,6 +268,9 @@ def build(checkpoint: Checkpoint, provenance: Provenance) -> tuple[PagedModel, d
         def sanitize(self: nn.Module, weights: dict[str, mx.array]) -> dict[str, mx.array]:
             for name, value in weights.items():
                 provenance.add(value, checkpoint.tensors[name])
+            for name, (stand_in, origin) in packed_tensors(checkpoint).items():
+                weights[name] = stand_in
+                provenance.add(stand_in, origin)
             original = getattr(super(paged_class, self), "sanitize", None)
             with provenance.followed():
                 return original(weights) if original else weights
