@@ -28,7 +28,11 @@ from engine.disk import Disk
 from engine.errors import CheckpointError, EngineError
 from engine.experts import Experts, find_experts, grouped, top_k_of
 from engine.fetch import Counters
+<<<<<<< HEAD
 from engine.heat import Warmth
+=======
+from engine.larger_memory import larger_budgets
+>>>>>>> main
 from engine.lookahead import Lookahead, Payoff
 from engine.packed import packed_tensors
 from engine.paged import COPIES
@@ -114,6 +118,10 @@ class PagedModel(nn.Module):
     def stats(self) -> Counters:
         """What was read and hit since loading."""
         return self._counters
+
+    def larger_budgets(self, token_s: float, disk_s: float) -> tuple[tuple[int, float], ...]:
+        """(budget in bytes, tokens/s) for more memory, when a token takes `token_s`, `disk_s` of it for the disk."""
+        return larger_budgets(self._stores, self.sizes.budget_bytes, token_s, disk_s)
 
     def damaged(self) -> str | None:
         """An expert in memory that holds NaN, in words, where there is one: why a reply became nonsense."""
