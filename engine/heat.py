@@ -100,7 +100,7 @@ class Warmth:
         for number, store in enumerate(self._stores):
             heat = self._kept[number] if self._kept else store.heat()
             least = 0.0 if store.fits_all else 1e-3
-            for place, expert in store.experts():
+            for place, expert in store.each_expert():
                 if heat[place, expert] >= least:
                     order.append((-float(heat[place, expert]), store, place, expert))
         order.sort(key=lambda each: each[0])

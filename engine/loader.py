@@ -28,11 +28,8 @@ from engine.disk import Disk
 from engine.errors import CheckpointError, EngineError
 from engine.experts import Experts, find_experts, grouped, top_k_of
 from engine.fetch import Counters
-<<<<<<< HEAD
 from engine.heat import Warmth
-=======
 from engine.larger_memory import larger_budgets
->>>>>>> main
 from engine.lookahead import Lookahead, Payoff
 from engine.packed import packed_tensors
 from engine.paged import COPIES

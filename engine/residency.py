@@ -61,7 +61,6 @@ class Residency:
         self._chosen_last[module] = False
         self._chosen_last[module, chosen[-1]] = True
 
-<<<<<<< HEAD
     def heat(self) -> np.ndarray:
         """How likely a pass uses each expert, by frequency alone: [modules, experts]."""
         return np.clip(self._uses / (self._passes + 1), 0, 1)
@@ -70,7 +69,7 @@ class Residency:
         """Begin as if so many passes had shown this."""
         self._uses += heat * passes
         self._passes += passes
-=======
+
     def expected_misses(self, slots: int) -> float:
         """Uses a pass, of late, of all experts but the `slots` that are used most.
 
@@ -82,7 +81,6 @@ class Residency:
         prior = _PRIOR_PASSES * self._uses.sum() / self._passes / self._uses.size
         uses = np.sort((self._uses + prior).reshape(-1))[::-1] / (self._passes + _PRIOR_PASSES)
         return float(uses[slots:].sum())
->>>>>>> main
 
     def slots_of(self, module: int, experts: np.ndarray) -> np.ndarray:
         """The slot of each expert, -1 where it has to be read."""

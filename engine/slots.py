@@ -140,7 +140,7 @@ class SlotStore:
         """Begin as if so many passes had shown this heat."""
         self._residency.expect(heat, passes)
 
-    def experts(self) -> Iterator[tuple[int, int]]:
+    def each_expert(self) -> Iterator[tuple[int, int]]:
         """(place, expert) of all there are."""
         for place, each in self._places.items():
             for expert in range(len(each[0][0])):
