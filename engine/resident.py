@@ -33,9 +33,7 @@ class ResidentExperts(StandIn):
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
         self._watch.at_layer(self._layer)
-        if (
-            indices.size == indices.shape[-1]
-        ):  # of many it isn't known here how many they share
+        if indices.size == indices.shape[-1]:  # of many it isn't known here how many they share
             self._store.hit(indices.size)
         return self.original(x, self._slots[indices])
 
