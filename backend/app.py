@@ -7,13 +7,13 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from backend import anthropic_api, files_api, http_api, openai_api, responses_api
+from backend import anthropic_api, files_api, http_api, models_api, openai_api, responses_api
 from backend.bodies import Bodies
+from backend.choosing import Choosing
 from backend.config import Settings
 from backend.gateway import Gateway
 from backend.guard import Guard
 from backend.journal import Journal
-from backend.local_models import local_models
 from backend.sources import Source
 from backend.upstream import Upstream
 from engine.client import EngineClient
@@ -38,16 +38,20 @@ class Pagoda:
         token: str | None = None,
         install_page: InstallPage | None = None,
         upstreams: Sequence[Upstream] = (),
+        model: str = "default",
     ) -> None:
         self.engine = engine
         self.upstreams = upstreams
         self.journal = Journal(data_dir)
         self.gateway = Gateway(self.journal, sources, upstreams)
+        named = engine.memory_bytes if engine is not None else None
+        self.choosing = Choosing(self.gateway, data_dir, engine, model, named)
         self.app = FastAPI(title="Pagoda", docs_url=None, redoc_url=None, openapi_url=None, lifespan=self._lifespan)
         http_api.install_errors(self.app)
         self.app.include_router(http_api.routes(self.gateway))
         for api in (files_api, openai_api, anthropic_api, responses_api):
             self.app.include_router(api.routes(self.gateway))
+        self.app.include_router(models_api.routes(self.choosing))
         self.app.include_router(http_api.unknown_paths())
         if install_page is not None:
             install_page(self.app, self.gateway)
@@ -68,6 +72,7 @@ class Pagoda:
             yield
         finally:
             await self.end_replies()
+            await self.choosing.close()
             for upstream in self.upstreams:
                 await upstream.close()
             if self.engine is not None:
@@ -92,9 +97,7 @@ def build(settings: Settings, token: str | None = None) -> Pagoda:
     else:
         engine = EngineClient(settings.model, settings.data_dir, settings.memory_bytes)
         source = EngineSource(settings.model, engine)
-    pagoda = Pagoda(settings.data_dir, [source], engine, settings.host, token, page.install, upstreams)
+    pagoda = Pagoda(settings.data_dir, [source], engine, settings.host, token, page.install, upstreams, settings.model)
     if engine is not None:
-        pagoda.gateway.serve_models(
-            lambda: local_models(settings.model, settings.data_dir), lambda name: EngineSource(name, engine)
-        )
+        pagoda.gateway.serve_models(pagoda.choosing.local_models, lambda name: EngineSource(name, engine))
     return pagoda

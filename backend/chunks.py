@@ -31,15 +31,18 @@ class Text:
 class Progress:
     """What the source says of its work. Nothing here is made up: a field no event filled stays None.
 
-    `stage`: queued | loading | prefill | decode. Queue positions count from 1 (1 = next). Counters are cumulative
-    over the attempt; `elapsed_s` counts from the moment the attempt was accepted. `eta_low_s` and `eta_high_s`, from
-    measured rates, count from this event: in prefill to the first token, in decode to the limit a person set.
+    `stage`: queued | begun | loading | prefill | decode; "begun" after a wait in the queue, while the source has said
+    nothing yet. Queue positions count from 1 (1 = next); `queued_behind` is the model that has to finish first, where
+    it is another one. Counters are cumulative over the attempt; `elapsed_s` counts from the moment the attempt was
+    accepted. `eta_low_s` and `eta_high_s`, from measured rates, count from this event: in prefill to the first token,
+    in decode to the limit a person set.
     `thinking_s` is how long the model thought before its answer, once that is known.
     """
 
     stage: str
     elapsed_s: float
     queue_position: int | None = None
+    queued_behind: str | None = None
     load_stage: str | None = None  # download | convert | open | trunk | warm-up
     load_done: int | None = None
     load_total: int | None = None

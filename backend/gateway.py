@@ -78,6 +78,10 @@ class Gateway(Library):
         runs = {attempt.id: self._runs.get(attempt.id) for attempt in self._journal.alive(conversation_id)}
         return {id: s for id, run in runs.items() if run and (s := run.silence()) is not None}
 
+    def measured_speeds(self, model: str) -> list[float]:
+        """Tokens per second of a model's newest replies here, as they were measured."""
+        return [round(rate, 3) for rate in self._paces.of(model).decode]
+
     # --- turns -----------------------------------------------------------------------------------
 
     def send(self, conversation_id: str, request_id: str, text: str) -> Sent:

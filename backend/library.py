@@ -41,6 +41,7 @@ class Library:
         self._sources, self._default = sources, default
         self._find = Lookup(journal)
         self._broadcast = Broadcast()
+        self._newest: dict[str, dict[str, Any]] = {}
         self._closing = False
         self._look_for_models: Callable[[], list[LocalModel]] | None = None
         self._source_of: Callable[[str], Source] | None = None
@@ -89,9 +90,11 @@ class Library:
         for name in sizes:
             if self._source_of is not None:
                 self._sources.add(self._source_of(name))
-        return [
+        rows = [
             {"name": name, "size_bytes": sizes.get(name), "here": self._sources.is_here(name)} for name in self._sources
         ]
+        # One that lay here once still answers in its conversations, but is no longer on offer.
+        return [row for row in rows if not self._look_for_models or not row["here"] or row["name"] in sizes]
 
     def serve_models(self, look: Callable[[], list[LocalModel]], source_of: Callable[[str], Source]) -> None:
         """Models of this computer: where to look for them, and who runs one."""
@@ -241,6 +244,15 @@ class Library:
         """Call back with every chunk and notice from now on, after it was journalled; with an attempt only with that
         one's chunks. Returns what ends that."""
         return self._broadcast.subscribe(callback, attempt_id)
+
+    def publish(self, notice: Notice) -> None:
+        """Tell every listener what another part of Pagoda has to say; `newest` tells those who come later."""
+        self._newest[notice.kind] = notice.data
+        self._broadcast.publish(notice)
+
+    def newest(self, kind: str) -> dict[str, Any] | None:
+        """What was published last of that kind."""
+        return self._newest.get(kind)
 
     def _publish_row(self, id: str) -> None:
         self._broadcast.row(self._find.summary(id).to_dict())

@@ -138,9 +138,14 @@ class Meter:
             thinking_s=_short(self._thinking_s) if self._thinking_s is not None else None,
         )
 
-    def queued(self, position: int) -> chunks.Progress:
-        """Waiting, `position`-th in line."""
-        return chunks.Progress(stage="queued", elapsed_s=self._rounded_elapsed(), queue_position=position)
+    def queued(self, position: int, behind: str | None = None) -> chunks.Progress:
+        """Waiting, `position`-th in line, `behind` another model that is at work."""
+        elapsed = self._rounded_elapsed()
+        return chunks.Progress(stage="queued", elapsed_s=elapsed, queue_position=position, queued_behind=behind)
+
+    def begun(self) -> chunks.Progress:
+        """Its turn has come after a wait; the source has said nothing yet."""
+        return chunks.Progress(stage="begun", elapsed_s=self._rounded_elapsed())
 
     def usage(self) -> dict[str, int] | None:
         """Tokens read and written; None when the source never said."""

@@ -55,7 +55,7 @@ class Run:
         self._pace = pace
         self._meter = Meter(pace)
         self._throttle = Throttle(self._send)
-        self._streaming = self._ended = self._started = False
+        self._streaming = self._ended = self._started = self._waited = False
         self._calls = 0
         self._grace: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
@@ -66,12 +66,17 @@ class Run:
         self._ticket = self._queue.enter(
             self._source.lane,
             self._key,
-            lambda place: self._throttle.offer(self._meter.queued(place)),
+            self._wait_at,
             self._source.capacity,
             self._share,
+            None if self._source.elsewhere else self._source.name,
         )
         self._abort.signal.on_abort(self._on_abort)
         return asyncio.get_running_loop().create_task(self._go())
+
+    def _wait_at(self, place: int, behind: str | None) -> None:
+        self._waited = True
+        self._throttle.offer(self._meter.queued(place, behind))
 
     def silence(self) -> float | None:
         """Seconds since its source last said anything; None while it waits for its turn."""
@@ -120,10 +125,10 @@ class Run:
             self._patience = loop.call_later(HUNG_S, self._lose_patience)
 
     def _lose_patience(self) -> None:
-        """The place in the queue is still taken: nobody comes past a source that hangs."""
+        """Nobody comes past a source that hangs: who has a turn beside this one hears nothing either."""
         loop = asyncio.get_running_loop()
         silent = loop.time() - self._heard
-        if silent >= HUNG_S and self._queue.awaited(self._source.lane):
+        if silent >= HUNG_S and self._queue.wanted(self._source.lane, self._ticket):
             log.warning("%s said nothing for %.0f s after a stop: it is started again", self._source.name, silent)
             self._source.restart()
         else:
@@ -137,6 +142,8 @@ class Run:
             if await self._ticket.turn():
                 self._started = True
                 self._meter.turn_came()
+                if self._waited:
+                    self._throttle.offer(self._meter.begun())
                 if not self._ended:
                     await self._consume()
             if self._abort.signal.aborted:

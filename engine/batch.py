@@ -14,15 +14,14 @@ from mlx_lm.models.cache import make_prompt_cache
 from engine import kv, memory
 from engine.decode import PREFILL_CHUNK, Emit, Run
 from engine.errors import Aborted
-from engine.events import Generate
-from engine.loader import WORKING_BYTES, PagedModel
+from engine.events import REPLIES_AT_ONCE, Generate
+from engine.loader import PagedModel
 from engine.prefix import Prefixes
 from engine.prefix_files import PrefixFiles
+from engine.slot_plan import WORKING_BYTES
 
 log = logging.getLogger("pagoda.engine")
 
-# Replies that write at once: more of them wait. Beyond this each gets too little of the machine.
-MOST = 8
 # How long those that write may wait for a slice of somebody's prompt, or so many of their own passes if those are
 # slower. On a disk that is the limit a slice costs nearly as much as a whole chunk, so it must not be too small.
 WAIT_S, WAIT_PASSES = 1.0, 4.0
@@ -42,6 +41,7 @@ class Batch:
         self.writing: list[Run] = []
         self._slice = FIRST_SLICE
         self._pass_s = 0.0
+        self._token_bytes = 0.0
 
     @property
     def busy(self) -> bool:
@@ -101,26 +101,29 @@ class Batch:
                 self._let_go(run)
 
     def _admit(self) -> None:
-        while self.waiting and len(self.reading) + len(self.writing) < MOST:
+        while self.waiting and len(self.reading) + len(self.writing) < REPLIES_AT_ONCE:
             run = self.waiting[0]
-            going = bool(self.reading or self.writing)
-            if going and self.state_bytes + self._bytes_of(len(run.tokens) + GROWTH_TOKENS) > self._most_bytes:
+            if (self.reading or self.writing) and not self._fits(len(run.tokens) + GROWTH_TOKENS):
                 return
             self.waiting.popleft()
             run.take_up()
             (self.reading if run.unread else self.writing).append(run)
 
-    def _bytes_of(self, tokens: int) -> int:
-        """What a state of so many tokens takes, going by those that there are."""
+    def _fits(self, tokens: int) -> bool:
+        """Whether there is memory for a state of so many tokens more, going by what a token has taken so far."""
         rates = [kv.nbytes(run.state) / run.fed for run in (*self.reading, *self.writing) if run.fed]
-        return int(tokens * max(rates, default=0.0))
+        self._token_bytes = max(rates, default=self._token_bytes)
+        if not self._token_bytes:
+            return False  # the first slice will tell
+        return self.state_bytes + tokens * self._token_bytes <= self._most_bytes
 
     def _read(self) -> None:
         run = self.reading.popleft()
         others = bool(self.writing)
         started = perf_counter()
         try:
-            run.read(self._slice if others else PREFILL_CHUNK)
+            most = self.model.tokens_at_once(self._slice if others else PREFILL_CHUNK)
+            run.read(most, lambda layer: self._at_layer([run], layer))
         except Aborted:
             run.end("aborted")
             self._let_go(run)
@@ -191,7 +194,7 @@ class Batch:
         undos = [kv.undo(run.state, before_prompt=False) for run in runs]
         for run in runs:
             run.fed_last(len(runs))
-        self.model.watch.begin(lambda layer: _at_layer(runs, layer), _AllStopped(runs))
+        self.model.watch.begin(lambda layer: self._at_layer(runs, layer), _AllStopped(runs))
         try:
             rows = self.model.next_logits([run.tokens[-1] for run in runs], [run.state for run in runs])
         except BaseException:
@@ -212,6 +215,14 @@ class Batch:
             except Exception as error:
                 run.lose()  # numbers that are no numbers are not kept
                 run.fail(error)
+
+    def _at_layer(self, runs: list[Run], layer: int) -> None:
+        """A pass of these replies has come to a layer. It goes on, but whoever else was stopped is told so now."""
+        for run in (*self._all(), *runs):
+            if run.abort.is_set():
+                run.end("aborted")
+        for run in runs:
+            run.report(layer)
 
     def _make_room(self) -> None:
         """States grow. First those go that nobody works on, then the youngest reply waits."""
@@ -247,17 +258,9 @@ class _AllStopped:
         return all(run.ended or run.abort.is_set() for run in self._runs)
 
 
-def _at_layer(runs: list[Run], layer: int) -> None:
-    for run in runs:
-        # The pass goes on for the others, but whoever stopped a reply is not kept waiting for its end.
-        if run.abort.is_set() and not run.ended:
-            run.end("aborted")
-        run.report(layer)
-
-
 def room_for_states(model: PagedModel) -> int:
-    """Bytes for states that no reply is working on: half of what the budget leaves, at least half of the working room.
+    """Bytes for states that no reply is working on: half of what the budget leaves, a third of WORKING_BYTES at least.
     All memory is measured (`Budget`), so whatever they take beyond what is free the experts lose."""
     sizes = model.sizes
     spare = sizes.budget_bytes - max(memory.rss_bytes(), sizes.trunk_bytes + sizes.slot_bytes) - WORKING_BYTES
-    return max(spare // 2, WORKING_BYTES // 2)
+    return max(spare // 2, WORKING_BYTES // 3)

@@ -51,7 +51,7 @@ class EngineClient:
         self._supervision: asyncio.Task | None = None
         self._again = asyncio.Event()
         self._asked = 0  # loads asked for and not answered yet
-        self._hung = False
+        self._hung = self._replaced = False
         self._note: str | None = None
 
     @property
@@ -92,8 +92,21 @@ class EngineClient:
         """Have another model in the child from now on; the old one is let go. Harmless for the one that is there."""
         if model != self.model:
             self.model = model
-            self._set(EngineStatus("loading"))
-            self._again.set()
+            self._reload()
+
+    def _reload(self) -> None:
+        """In a new child: what the old one does not give back to the system would count against the budget."""
+        self._set(EngineStatus("loading"))
+        self._again.set()
+        if self._child and self._child.returncode is None:
+            self._replaced = True
+            self._child.kill()
+
+    def rebudget(self, memory_bytes: int | None) -> None:
+        """Load the model again, into that much memory (None: auto). Harmless when it is the same."""
+        if memory_bytes != self.memory_bytes:
+            self.memory_bytes = memory_bytes
+            self._reload()
 
     async def wait_ready(self) -> events.Loaded:
         """The loaded model, as soon as it is there. Raises ModelNotLoaded when loading fails."""
@@ -189,6 +202,10 @@ class EngineClient:
             if listening.done() and not listening.cancelled() and (error := listening.exception()):
                 raise error
             code = await child.wait()
+            if self._replaced:
+                self._replaced = False
+                self._end_runs(EngineDied("The engine was started again with another model or budget."))
+                continue
             was_ready = self.status.state == "ready"
             deaths = 0 if was_ready else deaths + 1
             death = EngineDied(_HUNG if self._hung else _obituary(code, was_ready))
@@ -246,6 +263,8 @@ class EngineClient:
             self._receive(events.decode_event(line))
 
     def _receive(self, event: events.Event) -> None:
+        if isinstance(event, events.Loading | events.Loaded | events.LoadFailed) and self._replaced:
+            return
         if isinstance(event, events.Loaded | events.LoadFailed):
             self._asked -= 1
             if self._asked > 0:

@@ -38,11 +38,13 @@ Emit = Callable[[Event], None]
 
 def prefill(model: PagedModel, prompt: list[int], cache: list) -> Iterator[int]:
     """Fill `cache` with the prompt, chunk by chunk, yielding how many tokens are done."""
-    for start in range(0, len(prompt), PREFILL_CHUNK):
-        chunk = prompt[start : start + PREFILL_CHUNK]
+    done = 0
+    while done < len(prompt):
+        chunk = prompt[done : done + model.tokens_at_once(PREFILL_CHUNK)]
         model.fill(mx.array([chunk]), cache)
         mx.clear_cache()
-        yield start + len(chunk)
+        done += len(chunk)
+        yield done
 
 
 class Run:
@@ -97,13 +99,14 @@ class Run:
         """Tokens to read before the next one can be drawn: all but the last, which is fed for its logits."""
         return len(self.tokens) - 1 - self.fed
 
-    def read(self, most: int) -> None:
-        """Read the next tokens, at most so many. Raises Aborted, and then what was read before is still there."""
+    def read(self, most: int, at_layer: Callable[[int], None]) -> None:
+        """Read the next tokens, at most so many, calling `at_layer` on the way. Raises Aborted, and then what was read
+        before is still there."""
         started = perf_counter()
         to = min(self.fed + most, len(self.tokens) - 1, *(b for b in self._boundaries if b > self.fed))
         chunk, self._stage = self.tokens[self.fed : to], "prefill"
         undo = kv.undo(self.state, before_prompt=True)
-        self.model.watch.begin(self.report, self.abort)
+        self.model.watch.begin(at_layer, self.abort)
         self.share.begin(1)
         try:
             self.model.fill(mx.array([chunk]), self.state)

@@ -7,6 +7,9 @@ import json
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
+# Beyond so many replies that are made at once, each gets too little of the machine.
+REPLIES_AT_ONCE = 8
+
 
 @dataclass(frozen=True)
 class Sampling:

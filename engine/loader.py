@@ -17,7 +17,7 @@ from typing import Any, cast
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.utils
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
@@ -25,19 +25,17 @@ from engine import memory, slot_memory
 from engine.budget import Budget
 from engine.checkpoint import Checkpoint, Identity, open_checkpoint
 from engine.disk import Disk
-from engine.errors import BudgetError, CheckpointError, EngineError
+from engine.errors import CheckpointError, EngineError
 from engine.experts import Experts, find_experts, grouped, top_k_of
 from engine.fetch import Counters
-from engine.paged import PagedExperts
+from engine.lookahead import Lookahead, Payoff
+from engine.paged import COPIES
 from engine.provenance import Provenance
+from engine.slot_plan import SlotPlan, least_bytes
 from engine.slots import SlotStore
 from engine.soundness import check_numbers, check_types
 from engine.together import Meeting
 from engine.watch import Watch
-
-# What compiled kernels, activations and the KV cache of a first question take beyond what is there before; measured on
-# the default model and the qwen3-moe shape: 60-90 MB. What needs more later gets it from the slots.
-WORKING_BYTES = 96 << 20
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "vocab.*", "tekken.json")
 
@@ -72,6 +70,7 @@ class PagedModel(nn.Module):
     budget: Budget
     _disk: Disk
     _counters: Counters
+    _token_bytes: int  # what a token of a prompt takes while it passes a layer
     _stores: list[SlotStore]
     _host_pass: Any = None  # on a CPU: runs one sequence without MLX's overhead
 
@@ -128,6 +127,10 @@ class PagedModel(nn.Module):
         """What was reserved is gone, or will not be needed."""
         self.budget.release(nbytes)
 
+    def tokens_at_once(self, most: int) -> int:
+        """How large a chunk of a prompt, `most` at best, fits in memory as it is now."""
+        return self.budget.tokens_at_once(most, self._token_bytes)
+
     def close(self) -> None:
         """Close the checkpoint's files. The model can't be called afterwards."""
         self._disk.close()
@@ -138,11 +141,13 @@ def load(
     memory_bytes: int | str = "auto",
     expert_bytes: int | float | str | None = None,
     on_progress: OnProgress | None = None,
+    lookahead: bool | None = None,
 ) -> PagedModel:
     """Load a checkpoint whose experts stay on disk and are paged in under a byte budget.
 
     `memory_bytes` bounds the whole process ("auto": see memory.auto_budget). `expert_bytes` sets the slots alone,
-    instead: bytes, a fraction of all experts, "least" (one token's experts of one layer) or "all".
+    instead: bytes, a fraction of all experts, "least" (one token's experts of one layer) or "all". `lookahead` reads
+    what the next layer will probably want; None finds out whether that pays here.
     Raises CheckpointError, BudgetError.
     """
     report = on_progress or (lambda *_: None)
@@ -156,15 +161,18 @@ def load(
     trunk_bytes = opened.trunk_bytes
     # What takes memory comes before it is measured.
     tokenizer, cpu = _tokenizer(folder, opened.config), _cpu_kernels()
-    _slot_bytes(opened, budget, expert_bytes, memory.rss_bytes() + trunk_bytes)
+    plan = SlotPlan(opened.experts, opened.top_k, opened.expert_bytes, opened.least_slot_bytes)
+    plan.slot_bytes(budget, expert_bytes, memory.rss_bytes() + trunk_bytes)
     _read_trunk(opened, report)
     slot_memory.give_back_freed()
-    slot_bytes = _slot_bytes(opened, budget, expert_bytes, memory.rss_bytes())
+    slot_bytes = plan.slot_bytes(budget, expert_bytes, memory.rss_bytes())
     counters, disk, watch = Counters(), Disk(), Watch()
     disk.open(opened.files)
-    stores = _stores(opened, slot_bytes, disk, counters)
+    stores = plan.stores(slot_bytes, disk, counters)
     model._stores, model.budget = stores, Budget(None if expert_bytes is not None else budget, stores)
-    _install(opened, stores, watch, model.budget)
+    modules = plan.install(model, stores, watch, model.budget, cpu.experts_of if cpu else None)
+    if len(modules) > 1 and slot_bytes < opened.expert_bytes and lookahead is not False:
+        Lookahead(None if lookahead else Payoff()).install(model, modules, opened.top_k)
     if cpu:
         report("warm-up", 0, 1, "steps")
         model._host_pass = cpu.take_over(model, super(PagedModel, model).__call__)
@@ -181,6 +189,7 @@ def load(
         top_k=opened.top_k,
         context_tokens=_context_tokens(opened.config),
     )
+    model._token_bytes = COPIES * max(opened.top_k, 1) * _width(opened.config) * 4
     model.watch, model.path, model._disk, model._counters = watch, folder, disk, counters
     return model
 
@@ -220,7 +229,7 @@ class OpenModel:
     @property
     def least_slot_bytes(self) -> int:
         """The experts that one token needs at once: of one layer, for each group of layers that shares slots."""
-        return sum(_least_bytes(group, self.top_k) for group in grouped(self.experts))
+        return sum(least_bytes(group, self.top_k) for group in grouped(self.experts))
 
 
 def open_model(folder: Path) -> OpenModel:
@@ -272,62 +281,6 @@ def layer_count(model: nn.Module, found: list[Experts]) -> int:
     return max(len(layers) if isinstance(layers, list | tuple) else 0, max((e.layer + 1 for e in found), default=1))
 
 
-def _slot_bytes(opened: OpenModel, budget: int, expert_bytes: int | float | str | None, taken: int) -> int:
-    """Bytes for slots under the budget beside `taken`. Raises BudgetError when not even the least fits."""
-    total, least = opened.expert_bytes, opened.least_slot_bytes
-    if not opened.experts:
-        return 0
-    if expert_bytes is not None:
-        named: dict[Any, int] = {"least": least, "all": total}
-        wish = named.get(expert_bytes, expert_bytes)
-        wish = wish * total if isinstance(wish, float) else wish
-        if not isinstance(wish, int | float):
-            raise BudgetError(f"{expert_bytes!r} is not a budget for experts: give bytes, a fraction, least or all.")
-        return min(max(int(wish), least), total)
-    fixed = taken + WORKING_BYTES
-    if fixed + least > budget:
-        raise BudgetError(
-            f"A memory budget of {_mb(budget)} is too small for this model: its always-used part, the program and "
-            f"room to work take {_mb(fixed)}, and one token needs {_mb(least)} of experts. "
-            f"The least that works is --memory {-(-(fixed + least) // 1_000_000)}MB."
-        )
-    return min(budget - fixed, total)
-
-
-def _stores(opened: OpenModel, slot_bytes: int, disk: Disk, counters: Counters) -> list[SlotStore]:
-    """The slots of each group of layers that can share them: what a token needs, and its part of the rest."""
-    groups = grouped(opened.experts)
-    least = [_least_bytes(group, opened.top_k) for group in groups]
-    spare, beyond = max(slot_bytes - sum(least), 0), max(opened.expert_bytes - sum(least), 1)
-    stores = []
-    for group, need in zip(groups, least, strict=True):
-        share = need + spare * (sum(e.nbytes for e in group) - need) // beyond
-        most, one = sum(e.count for e in group), group[0].one_bytes
-        slots = min(max(share // one, 1), most)
-        origins = {index: e.origins for index, e in enumerate(group)}
-        experts = max(e.count for e in group)
-        stores.append(SlotStore(group[0].pieces, slots, origins, experts, disk, counters, least=need // one))
-    return stores
-
-
-def _install(opened: OpenModel, stores: list[SlotStore], watch: Watch, budget: Budget) -> None:
-    """Put each module of experts back, behind its group's slots."""
-    cpu = _cpu_kernels()
-    modules = []
-    for group, store in zip(grouped(opened.experts), stores, strict=True):
-        for index, experts in enumerate(group):
-            experts.put_back(store.arrays)
-            kernel = cpu.experts_of(experts.module) if cpu else None
-            paged = PagedExperts(experts.module, experts.layer, index, experts.count, store, watch, budget, kernel)
-            modules.append((experts.path, paged))
-    opened.model.update_modules(tree_unflatten(modules))
-
-
-def _least_bytes(group: list[Experts], top_k: int) -> int:
-    """The experts of one token in one layer of the group."""
-    return min(top_k, min(e.count for e in group)) * group[0].one_bytes
-
-
 def _cpu_kernels() -> ModuleType | None:
     """The kernels for a machine without a GPU, where Numba is there to compile them."""
     if mx.default_device() != mx.cpu:
@@ -377,8 +330,13 @@ def _context_tokens(config: dict) -> int:
     return 0
 
 
-def _mb(nbytes: int) -> str:
-    return f"{nbytes / 1e6:,.0f} MB"
+def _width(config: dict) -> int:
+    """The numbers in an activation, in whatever words the config says it; a common one when it doesn't."""
+    for values in (config, config.get("text_config") or {}):
+        for key in ("hidden_size", "dim", "d_model", "n_embd", "model_dim"):
+            if type(values.get(key)) is int:
+                return values[key]
+    return 4096
 
 
 def resolve(model: str) -> Path:

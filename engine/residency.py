@@ -66,14 +66,24 @@ class Residency:
 
         Raises EngineError when there are fewer slots than experts needed at once.
         """
-        if not len(missing):
-            return np.empty(0, np.int32)
-        lacking = len(missing) - len(self._free)
+        slots = self.room(len(missing), module, keep)
+        self.put(module, missing, slots)
+        return slots
+
+    def room(self, count: int, module: int, keep: np.ndarray) -> np.ndarray:
+        """`count` slots that nothing lies in any more, not yet given to an expert. Raises EngineError, see `admit`."""
+        lacking = count - len(self._free)
         if lacking > 0:
             self._evict(lacking, module, keep)
-        slots = np.array([self._free.pop() for _ in range(len(missing))], np.int32)
-        self._slot[module, missing] = slots
-        return slots
+        return np.array([self._free.pop() for _ in range(count)], np.int32)
+
+    def put(self, module: int, experts: np.ndarray, slots: np.ndarray) -> None:
+        """The experts lie, or will lie, in these slots."""
+        self._slot[module, experts] = slots
+
+    def take_free(self, most: int) -> list[int]:
+        """Up to `most` of the slots that nothing lies in."""
+        return [self._free.pop() for _ in range(min(most, len(self._free)))]
 
     def items(self) -> Iterator[tuple[int, int, int]]:
         """(module, expert, slot) of what is in memory."""
@@ -91,7 +101,7 @@ class Residency:
     def retire(self, count: int) -> np.ndarray:
         """Take up to `count` slots out of use for good: free ones, then those of the least likely experts."""
         taken = [self._free.pop(0) for _ in range(min(count, len(self._free)))]
-        held = np.count_nonzero(self._slot >= 0)
+        held = int(np.count_nonzero(self._slot >= 0))
         if (lacking := min(count - len(taken), held)) > 0:
             self._evict(lacking, 0, np.empty(0, np.int32))
             taken += [self._free.pop() for _ in range(lacking)]

@@ -55,3 +55,12 @@ export const stop = (attemptId) => call("POST", `attempts/${attemptId}/stop`, {}
 export const models = () => call("GET", "models");
 export const retryModel = () => call("POST", "model/retry", {});
 export const courseOf = (attemptId) => call("GET", `attempts/${attemptId}/course`);
+export const forecast = (model) => call("GET", `forecast?model=${encodeURIComponent(model)}`);
+export const folders = () => call("GET", "folders");
+export const addFolder = (path) => call("POST", "folders", { path });
+export const dropFolder = (path) => call("DELETE", `folders?path=${encodeURIComponent(path)}`);
+export const download = (name) => call("POST", "downloads", { name });
+export const pauseDownload = (name) => call("POST", "downloads/pause", { name });
+export const cancelDownload = (name) => call("POST", "downloads/cancel", { name });
+export const memory = () => call("GET", "memory");
+export const setMemory = (bytes) => call("PUT", "memory", { memory_bytes: bytes });

@@ -7,7 +7,7 @@ import { openAttempts } from "pagoda/conversation.js";
 import { draftOf, keepDraft } from "pagoda/drafts.js";
 import { readTexts, withFiles } from "pagoda/files.js";
 import { PgIcon } from "pagoda/icons.js";
-import { hint, PgKeys, sends } from "pagoda/keys.js";
+import { hint, PgKeys, sending, sends } from "pagoda/keys.js";
 import { send } from "pagoda/outbox.js";
 import { happenings, onScreen, session } from "pagoda/session.js";
 import { bytes, number, t } from "pagoda/words.js";
@@ -27,7 +27,7 @@ export default {
         </li>
       </ul>
       <div class="pg-field">
-        <textarea ref="field" v-model="text" rows="1" dir="auto" enterkeyhint="send" autocomplete="off"
+        <textarea ref="field" v-model="text" rows="1" dir="auto" :enterkeyhint="sending.enter === 'plain' ? 'send' : 'enter'" autocomplete="off"
                   :placeholder="t('composer.placeholder')" :aria-label="t('composer.label')"
                   :aria-invalid="tooLong" aria-describedby="pg-composer-hint" @keydown.enter="enter" @input="typed"
                   @paste="pasted"></textarea>
@@ -43,7 +43,7 @@ export default {
         <pg-keys />
       </div>
     </form>`,
-  data: () => ({ text: "", stopping: null, files: [], refused: null, dropping: false }),
+  data: () => ({ sending, text: "", stopping: null, files: [], refused: null, dropping: false }),
   computed: {
     conversation: () => onScreen.value,
     running() {

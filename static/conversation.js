@@ -117,5 +117,7 @@ export function displayed(message) {
 
 /** The attempts that have not ended, the one being written first, then those that wait for their turn. */
 export function openAttempts(conversation) {
-  return conversation.messages.map((message) => message.attempts.at(-1)).filter((attempt) => attempt && !isTerminal(attempt.state));
+  const open = conversation.messages.map((message) => message.attempts.at(-1)).filter((attempt) => attempt && !isTerminal(attempt.state));
+  const waits = (attempt) => Number(attempt.progress?.stage === "queued"); // a new version of an old reply may wait for a later one
+  return open.sort((one, other) => waits(one) - waits(other));
 }

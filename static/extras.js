@@ -1,4 +1,4 @@
-/** What markdown-it does not have by itself: task lists, and footnotes as plain numbers with their notes at the end. */
+/** What markdown-it does not have by itself: task lists, and footnotes with their notes at the end (static/notes.js). */
 import footnote from "pagoda/vendor/markdown-it-footnote/index.mjs";
 
 /** A plugin for markdown-it. */
@@ -7,13 +7,13 @@ export function extras(markdown) {
   markdown.renderer.rules.task = (tokens, index) => `<span class="pg-box">${tokens[index].meta.done ? "☑" : "☐"}</span> `;
   markdown.use(footnote);
   const rules = markdown.renderer.rules;
-  // Links to them would need ids, which clash between replies, and would lead out of the page's own address.
-  rules.footnote_ref = (tokens, index) => `<sup class="pg-note">${tokens[index].meta.id + 1}</sup>`;
+  // Buttons: links would need ids, which clash between replies, and would change the page's own address.
+  rules.footnote_ref = (tokens, index) => `<sup><button type="button" class="pg-note">${tokens[index].meta.id + 1}</button></sup>`;
   rules.footnote_block_open = () => '<div class="pg-notes"><hr><ol>';
   rules.footnote_block_close = () => "</ol></div>";
-  rules.footnote_open = () => "<li>";
+  rules.footnote_open = () => '<li tabindex="-1">';
   rules.footnote_close = () => "</li>";
-  rules.footnote_anchor = () => "";
+  rules.footnote_anchor = () => ' <button type="button" class="pg-note back">↩</button>';
 }
 
 function tasks(state) {

@@ -4,34 +4,42 @@
  */
 import { reactive } from "vue";
 import { PgIcon } from "pagoda/icons.js";
-import { compose, go, onScreen } from "pagoda/session.js";
+import { compose, go, onScreen, session } from "pagoda/session.js";
 import { t } from "pagoda/words.js";
 
 const STORED = "pagoda.enter";
 const apple = /Mac|iP(hone|ad)/.test(navigator.platform);
 const command = apple ? "⌘" : "Ctrl";
 
-/** `enter`: "plain" where Enter sends and Shift+Enter breaks the line, "command" where it takes Ctrl or ⌘ to send. */
-export const sending = reactive({ enter: localStorage.getItem(STORED) ?? "plain" });
+// A keyboard on glass has no Shift+Enter worth the name: there Enter breaks the line unless the person says otherwise.
+const onGlass = matchMedia("(pointer: coarse)").matches && !matchMedia("(any-pointer: fine)").matches;
 
-/** @param {"plain" | "command"} choice */
+/**
+ * `enter`: "plain" where Enter sends and Shift+Enter breaks the line, "command" where it takes Ctrl or ⌘ to send, "button"
+ * where only the button does.
+ */
+export const sending = reactive({ enter: localStorage.getItem(STORED) ?? (onGlass ? "button" : "plain") });
+
+/** @param {"plain" | "command" | "button"} choice */
 export function setSending(choice) {
   sending.enter = choice;
   localStorage.setItem(STORED, choice);
 }
 
 /** What a person reads below the composer. */
-export const hint = () => t(sending.enter === "plain" ? "composer.hint" : "composer.hint_command", { command });
+export const hint = () => t(HINTS[sending.enter], { command });
+
+const HINTS = { plain: "composer.hint", command: "composer.hint_command", button: "composer.hint_button" };
 
 /** @param {KeyboardEvent} event of an Enter @returns {boolean} */
 export function sends(event) {
-  if (sending.enter === "command") return event.ctrlKey || event.metaKey;
+  if (sending.enter !== "plain") return event.ctrlKey || event.metaKey;
   return !event.shiftKey && !event.altKey;
 }
 
 const ACTIONS = [
-  { name: "new", keys: [command, apple ? "⇧" : "Shift", "O"], when: (e) => commanded(e) && e.shiftKey && e.code === "KeyO", act: () => (go(null), compose(null)) },
-  { name: "search", keys: [command, "K"], when: (e) => commanded(e) && !e.shiftKey && e.code === "KeyK", act: search },
+  { name: "new", keys: [command, apple ? "⇧" : "Shift", "O"], when: (e) => commanded(e) && e.shiftKey && letter(e, "o"), act: () => (go(null), compose(null)) },
+  { name: "search", keys: [command, "K"], when: (e) => commanded(e) && !e.shiftKey && letter(e, "k"), act: search },
   { name: "stop", keys: ["Esc"], when: (e) => e.key === "Escape" && !e.shiftKey && !open() && !elsewhere(e), act: () => press(".pg-composer .pg-send.stop, .pg-stop-run") },
   { name: "previous", keys: ["Alt", "↑"], when: (e) => e.altKey && e.key === "ArrowUp", act: () => step(-1) },
   { name: "next", keys: ["Alt", "↓"], when: (e) => e.altKey && e.key === "ArrowDown", act: () => step(1) },
@@ -40,6 +48,8 @@ const ACTIONS = [
   { name: "sheet", keys: ["?"], when: (e) => e.key === "?" && !writing(e) && !open(), act: () => (document.getElementById("pg-keys").showModal(), true) },
 ];
 
+// The letter on the key where the layout has one there, the place of the key where it has none (Cyrillic, Greek).
+const letter = (event, name) => (/^[a-z]$/i.test(event.key) ? event.key.toLowerCase() === name : event.code === `Key${name.toUpperCase()}`);
 const commanded = (event) => (apple ? event.metaKey : event.ctrlKey) && !event.altKey;
 const bare = (event) => !event.ctrlKey && !event.metaKey && !event.shiftKey && !event.altKey;
 const writing = (event) => event.target.closest?.("input, textarea, select, [contenteditable]");
@@ -56,7 +66,8 @@ function press(selector) {
 
 function search() {
   const field = document.querySelector(".pg-drawer input[type=search]");
-  field?.focus();
+  session.drawer = true; // on a narrow screen it is out of sight
+  setTimeout(() => field?.select()); // the drawer puts the focus on its own first button
   return Boolean(field);
 }
 
@@ -89,12 +100,11 @@ export const PgKeys = {
       </dl>
       <label>{{ t('keys.sending') }}
         <select :value="sending.enter" @change="setSending($event.target.value)">
-          <option value="plain">{{ t('composer.hint') }}</option>
-          <option value="command">{{ t('composer.hint_command', {command}) }}</option>
+          <option v-for="(key, choice) in hints" :value="choice">{{ t(key, {command}) }}</option>
         </select>
       </label>
       <div class="pg-dialog-actions"><button type="button" class="pg-button" @click="$refs.sheet.close()">{{ t('details.close') }}</button></div>
     </dialog>`,
-  data: () => ({ actions: ACTIONS, sending, command }),
+  data: () => ({ actions: ACTIONS, sending, command, hints: HINTS }),
   methods: { t, setSending },
 };

@@ -40,7 +40,7 @@ export const PgPrompt = {
         <span class="pg-prompt-tools">
           <button type="button" class="pg-tool" :aria-label="t('prompt.copy')" :title="t('action.copy')" @click="copyText">
             <pg-icon :name="copied ? 'done' : 'copy'" /></button>
-          <button ref="edit" type="button" class="pg-tool" :aria-label="t('prompt.edit')" :title="t('action.edit')"
+          <button ref="edit" data-action="edit" type="button" class="pg-tool" :aria-label="t('prompt.edit')" :title="t('action.edit')"
                   :disabled="edited !== null" @click="edit"><pg-icon name="pencil" /></button>
           <button type="button" class="pg-tool" :aria-label="t('prompt.delete')" :title="t('action.delete')"
                   :disabled="edited !== null" @click="remove"><pg-icon name="bin" /></button>

@@ -65,7 +65,7 @@ export const PgReply = {
                     :disabled="position === message.attempts.length - 1" @click="choose(position + 1)"><pg-icon name="next" /></button>
           </div>
           <template v-if="!running">
-            <button type="button" class="pg-tool" :aria-label="t('action.copy')" :title="t('action.copy')" @click="copyText">
+            <button v-if="attempt.text" type="button" class="pg-tool" :aria-label="t('action.copy')" :title="t('action.copy')" @click="copyText">
               <pg-icon :name="copied ? 'done' : 'copy'" />
             </button>
             <button v-if="last && !outcome" type="button" class="pg-tool" :aria-label="t('action.regenerate')"

@@ -10,6 +10,7 @@ export const session = reactive({
   rows: [], // sidebar rows, newest first
   rowsKnown: false,
   model: null, // {name, state, detail, progress}
+  downloads: [], // {name, state, done, total, bytes_per_s, detail}: models on their way from the hub
   connected: true,
   drawer: false, // the sidebar on a narrow screen
   generation: 0, // counts loads; an answer to an older one is dropped

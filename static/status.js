@@ -15,7 +15,7 @@ export function describeProgress(progress, elapsed, loadingShown) {
   const time = [clock(elapsed)];
   if (progress?.stage === "loading" && loadingShown) return { stage: t("status.awaiting_model"), details: time, fraction: null };
   if (!progress) return { stage: t("status.sending"), details: time, fraction: null };
-  const describe = { queued, loading, prefill, decode }[progress.stage];
+  const describe = { queued, begun, loading, prefill, decode }[progress.stage];
   const { stage, details, fraction } = describe ? describe(progress) : { stage: progress.stage, details: [], fraction: null };
   return { stage, details: [...details, ...time, ...eta(progress), ...work(progress)], fraction };
 }
@@ -26,10 +26,13 @@ function eta({ stage, eta_low_s: low, eta_high_s: high }) {
   return [t(stage === "prefill" ? "status.first_token_in" : "status.limit_in", { range: range(low, high) })];
 }
 
-function queued({ queue_position: position }) {
+function queued({ queue_position: position, queued_behind: model }) {
+  if (model && position === 1) return { stage: t("status.queued_behind", { model }), details: [], fraction: null };
   const stage = position ? t("status.queued_at", { position: number(position) }) : t("status.queued");
   return { stage, details: [], fraction: null };
 }
+
+const begun = () => ({ stage: t("status.begun"), details: [], fraction: null });
 
 function loading(progress) {
   return describeLoading({

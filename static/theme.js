@@ -22,5 +22,10 @@ function apply() {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 }
 
+addEventListener("storage", (event) => {
+  if (event.key !== STORED) return; // another tab has chosen
+  theme.choice = event.newValue ?? "system";
+  apply();
+});
 system.addEventListener("change", apply);
 apply();

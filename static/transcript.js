@@ -1,6 +1,7 @@
 /**
- * The conversation on screen. The server drives it through the methods `show`, `merge`, `deltas`, `missing` and
- * `model` (ui/transcript.py); it tells the server which conversation is looked at by `open`, and what was seen by `read`.
+ * The conversation on screen. The server drives it through the methods `show`, `earlier`, `merge`, `deltas`, `more`,
+ * `missing`, `model` and `downloads` (ui/transcript.py); it tells the server which conversation is looked at by
+ * `open`, and what was seen by `read`.
  */
 import { agreeOnTime, heardBefore } from "pagoda/attempt.js";
 import { PgBanner } from "pagoda/banner.js";
@@ -9,6 +10,7 @@ import { watchSocket } from "pagoda/connection.js";
 import { absorb, absorbEarlier, absorbMessages, applyToConversation, displayed, forget, openAttempts } from "pagoda/conversation.js";
 import { Follower } from "pagoda/follow.js";
 import { PgIcon } from "pagoda/icons.js";
+import { goToNote } from "pagoda/notes.js";
 import { warmFormulas } from "pagoda/math.js";
 import { unseenReplies } from "pagoda/notify.js";
 import { restoreUnsent } from "pagoda/outbox.js";
@@ -38,7 +40,7 @@ export default {
       </header>
       <pg-banner />
       <div class="pg-scroll" ref="scroll" tabindex="-1">
-        <div class="pg-column" ref="column" @click="copyCode">
+        <div class="pg-column" ref="column" @click="clicked">
           <div v-if="conversation.missing" class="pg-missing">
             <p>{{ t('transcript.missing') }}</p>
             <button type="button" class="pg-button" @click="leaveDeleted(conversation.id)">{{ t('sidebar.new') }}</button>
@@ -57,7 +59,7 @@ export default {
         <pg-icon name="down" />{{ t('transcript.newest') }}
       </button>
       <pg-undo />
-      <div class="pg-unseen" aria-live="polite" role="status">{{ announcement }}</div>
+      <div class="pg-unseen" aria-live="polite" role="status">{{ announcement && t(announcement) }}</div>
     </main>`,
   data: () => ({ session, atBottom: true, announcement: "", awaited: 0, fetching: false }),
   computed: {
@@ -67,6 +69,7 @@ export default {
     },
   },
   mounted() {
+    this.$el.parentElement.closest("main")?.setAttribute("role", "none"); // NiceGUI's own; a page has one
     this.follower = new Follower(this.$refs.scroll, this.$refs.column, this.scrolled);
     happenings.addEventListener("leave", this.leave);
     happenings.addEventListener("open", this.opened);
@@ -133,6 +136,9 @@ export default {
     model(status) {
       session.model = status;
     },
+    downloads(rows) {
+      session.downloads = rows;
+    },
     // --- what the person does ---
     leave() {
       if (this.conversation.loaded && !this.returning) keepPlace(this.conversation.id, this.follower.place());
@@ -185,14 +191,15 @@ export default {
       const { state } = delta.state;
       const message = this.conversation.messages.find((other) => other.id === delta.message_id);
       if (displayed(message)?.id !== delta.attempt_id) return;
-      if (state !== "sending") this.announcement = t(`announce.${state}`);
+      if (state !== "sending") this.announcement = `announce.${state}`;
       if (state !== "streaming") this.seen();
     },
     seen() {
       const id = this.conversation.id;
       if (id !== null && !document.hidden) this.$emit("read", { id });
     },
-    async copyCode(event) {
+    async clicked(event) {
+      if (event.target.closest(".pg-note")) return goToNote(event.target.closest(".pg-note"));
       const button = event.target.closest(".pg-copy-code");
       if (!button) return;
       const code = button.closest(".pg-code").querySelector("code").textContent;

@@ -24,6 +24,13 @@ function apply() {
   document.documentElement.lang = words[language.code]["language.tag"];
 }
 
+// Another tab has chosen another language.
+addEventListener("storage", (event) => {
+  if (event.key !== STORED) return;
+  language.code = preferred();
+  apply();
+});
+
 /** @param {string} code */
 export function setLanguage(code) {
   language.code = code;

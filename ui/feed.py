@@ -39,6 +39,7 @@ class Feed:
         self._rows: dict[str, dict[str, Any] | None] = {}  # None: deleted
         self._messages: dict[str, dict[str, Any]] = {}
         self._model: dict[str, Any] | None = None
+        self._downloads: dict[str, Any] | None = None
         self._other_branch = False
 
     # --- the tab's connection --------------------------------------------------------------------
@@ -50,6 +51,7 @@ class Feed:
         self._unsubscribe = self._gateway.subscribe(self._receive)
         self._sidebar.rows(self._gateway.conversations())
         self._transcript.model(self._gateway.model_status())
+        self._transcript.downloads((self._gateway.newest("downloads") or {}).get("rows", []))
         if self._on_screen is not None:
             self._show()
 
@@ -119,6 +121,8 @@ class Feed:
                 self._rows[gone["id"]] = None
             case Notice(kind="model", data=status):
                 self._model = status
+            case Notice(kind="downloads", data=downloads):
+                self._downloads = downloads
             case _:
                 return
         if self._timer is None:
@@ -130,7 +134,7 @@ class Feed:
         self._timer = None
         self._last_push = time.monotonic()
         deltas, rows, messages, model = self._deltas.drain(), self._rows, self._messages, self._model
-        other_branch = self._other_branch
+        other_branch, downloads = self._other_branch, self._downloads
         self._forget_pending()
         if other_branch and self._on_screen is not None:
             self._show()
@@ -145,6 +149,8 @@ class Feed:
                 self._sidebar.row(row)
         if model is not None:
             self._transcript.model(model)
+        if downloads is not None:
+            self._transcript.downloads(downloads["rows"])
 
     def _stream(self, deltas: list[dict[str, Any]]) -> None:
         """Most pushes are a few words more of the same reply: these go without all that the page knows already."""

@@ -22,7 +22,7 @@ from ui.words import all_words
 RECONNECT_TIMEOUT_S = 60  # a network cut of half a minute ends in the same page, not in a reload
 HISTORY = 3000  # pushes kept for a tab that is cut off: ten a second for the timeout and the time to notice the cut
 
-_STYLES = ("pagoda", "sidebar", "transcript", "waiting", "prose", "composer", "keeping", "choosing")
+_STYLES = ("pagoda", "sidebar", "transcript", "waiting", "prose", "composer", "keeping", "choosing", "picker")
 
 # Everything the page may load comes from Pagoda itself, whatever a model writes. NiceGUI evaluates script of its own.
 _POLICY = (

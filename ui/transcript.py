@@ -65,3 +65,7 @@ class Transcript(Element, component=static_folder() / "transcript.js"):
     def model(self, status: dict[str, Any]) -> None:
         """How the model is: loading, ready, failed."""
         self.run_method("model", status)
+
+    def downloads(self, rows: list[dict[str, Any]]) -> None:
+        """What is on its way from the hub."""
+        self.run_method("downloads", rows)

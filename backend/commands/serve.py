@@ -149,9 +149,19 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
 
 
 def _address(host: str, port: int, token: str | None) -> str:
-    name = socket.gethostname() if host in ("", "0.0.0.0", "::") else host
+    name = _own_address() if host in ("", "0.0.0.0", "::") else host
     name = f"[{name}]" if ":" in name else name
     return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
+
+
+def _own_address() -> str:
+    """This machine's address in its network: a phone finds that, but seldom a computer's name."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks the system which way it would go
+            return probe.getsockname()[0]
+        except OSError:
+            return socket.gethostname()
 
 
 def _has_desktop() -> bool:

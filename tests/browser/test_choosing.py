@@ -41,7 +41,7 @@ def test_another_model_goes_on_with_the_conversation(person: Person, pagoda: Run
     expect(picker).to_contain_text("SmolLM2")
     picker.click()
     tiny = person.page.get_by_role("dialog").get_by_role("button", name="org/tiny")
-    expect(tiny).to_contain_text("on this computer")
+    expect(tiny).to_contain_text("from the hub")
     tiny.click()
     expect(picker).to_contain_text("org/tiny")
     person.say("Second").wait_until("complete")

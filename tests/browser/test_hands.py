@@ -53,7 +53,9 @@ def test_enter_while_composing_chinese_does_not_send(person: Person, pagoda: Run
 def test_a_phone_has_a_usable_drawer(room: Room, pagoda: RunningPagoda):
     person = room.seat(pagoda.url, viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True)
     chat = pagoda.new_conversation(max_tokens=4)
-    person.open_conversation(chat).say("From the phone").wait_until("complete")
+    person.open_conversation(chat).composer.fill("From the phone")
+    person.page.get_by_role("button", name="Send").tap()
+    person.reply().wait_until("complete")
     assert person.page.evaluate("document.documentElement.scrollWidth") == 360
     expect(person.row("From the phone")).not_to_be_visible()
     person.page.get_by_role("button", name="Show conversations").tap()
@@ -64,6 +66,51 @@ def test_a_phone_has_a_usable_drawer(room: Room, pagoda: RunningPagoda):
     person.page.get_by_role("button", name="Show conversations").tap()
     person.row("From the phone").get_by_role("link").tap()
     expect(person.prompts).to_have_text(["From the phone"])
+
+
+def test_enter_on_glass_breaks_the_line_and_the_button_sends(room: Room, pagoda: RunningPagoda):
+    person = room.seat(pagoda.url, viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True)
+    person.open_conversation(pagoda.new_conversation(max_tokens=4))
+    expect(person.composer).to_have_attribute("enterkeyhint", "enter")
+    person.composer.press_sequentially("one")
+    person.composer.press("Enter")
+    person.composer.press_sequentially("two")
+    expect(person.composer).to_have_value("one\ntwo")
+    person.page.get_by_role("button", name="Send").tap()
+    expect(person.prompts).to_have_text(["one\ntwo"])
+    person.reply().wait_until("complete")
+
+
+def test_rows_that_are_not_open_are_renamed_and_deleted_with_a_thumb(room: Room, pagoda: RunningPagoda):
+    person = room.seat(pagoda.url, viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True)
+    chat = pagoda.new_conversation(max_tokens=2)
+    pagoda._call("PATCH", f"/api/conversations/{chat}", {"title": "Far from here"})
+    person.open()
+    person.page.get_by_role("button", name="Show conversations").tap()
+    more = person.page.get_by_role("button", name="Options for “Far from here”")
+    box = more.bounding_box()
+    assert box is not None and box["width"] >= 44 and box["height"] >= 44
+    more.tap()
+    person.page.get_by_role("menuitem", name="Rename").tap()
+    person.page.get_by_label("Title of the conversation").fill("Renamed by thumb")
+    person.page.keyboard.press("Enter")
+    expect(person.row("Renamed by thumb")).to_be_visible()
+    person.page.get_by_role("button", name="Options for “Renamed by thumb”").tap()
+    person.page.get_by_role("menuitem", name="Delete").tap()
+    expect(person.row("Renamed by thumb")).to_have_count(0)
+
+
+def test_language_and_appearance_are_those_of_every_tab(room: Room, person: Person, pagoda: RunningPagoda):
+    chat = pagoda.new_conversation(max_tokens=2)
+    other = room.second_tab(person).open_conversation(chat)
+    other.say("Hello").wait_until("complete")
+    announcement = other.page.locator(".pg-transcript > .pg-unseen")
+    expect(announcement).to_have_text("The reply is complete.")
+    person.open().page.get_by_label("Language").select_option("zh")
+    person.page.get_by_label("外观").select_option("dark")
+    expect(other.page.get_by_role("button", name="新对话")).to_be_visible()
+    expect(other.page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(announcement).not_to_have_text("The reply is complete.")
 
 
 def test_the_page_speaks_chinese_to_a_chinese_browser_and_english_on_request(room: Room, pagoda: RunningPagoda):

@@ -118,6 +118,23 @@ def test_silence_is_said_and_keep_waiting_waits_until_the_next_sign_of_life(pers
     reply.wait_until("complete")
 
 
+def test_silence_is_said_also_of_a_reply_that_has_left_the_queue(person: Person, stage: StagedPagoda):
+    impatient(person)
+    for text in ("First", "Second"):
+        person.say(text)
+    first, second = person.reply(0), person.reply(1)
+    stage.say("next")
+    expect(second.status).to_contain_text("in line")
+    expect(second.article.locator(".pg-stalled")).to_have_count(0)
+    stage.say("token", "One.")
+    stage.say("finish")
+    first.wait_until("complete")
+    stage.say("next")
+    expect(second.article.locator(".pg-stalled")).to_contain_text("No sign of life")
+    assert first.article.locator(".pg-stalled").count() == 0
+    stage.say("finish")
+
+
 def test_a_silent_reply_can_be_tried_again_in_one_step(person: Person, stage: StagedPagoda):
     impatient(person)
     reply = person.say("Hello?")

@@ -72,6 +72,46 @@ def test_escape_stops_the_reply_that_is_written(person: Person, stage: StagedPag
     assert reply.text() == "On and on"
 
 
+def test_editing_and_searching_take_no_mouse(person: Person, room: Room, stage: StagedPagoda):
+    person.open_conversation("c_one")
+    person.composer.focus()
+    person.page.keyboard.press("ArrowUp")
+    expect(person.page.get_by_label("Edited message")).to_have_value("One")
+    expect(person.page.get_by_label("Edited message")).to_be_focused()
+    person.page.keyboard.press("Escape")
+    person.page.keyboard.press("Control+k")
+    expect(person.page.get_by_label("Search all conversations")).to_be_focused()
+    narrow = room.seat(stage.url, viewport={"width": 500, "height": 700}).open_conversation("c_one")
+    narrow.page.keyboard.press("Control+k")
+    expect(narrow.page.get_by_label("Search all conversations")).to_be_focused()
+
+
+def test_stop_ends_what_is_written_not_what_waits_and_leaves_nothing_to_copy(person: Person, stage: StagedPagoda):
+    person.open_conversation(stage.new_conversation(max_tokens=9))
+    for text in ("First", "Second", "Third"):
+        person.say(text)
+    first, second, third = (person.reply(position) for position in range(3))
+    stage.say("next")
+    expect(second.status).to_contain_text("number 1 in line")
+    expect(third.status).to_contain_text("number 2 in line")
+    second.press("Cancel")
+    second.wait_until("cancelled")
+    expect(third.status).to_contain_text("number 1 in line")
+    person.stop()
+    person.reply(0).wait_until("cancelled")
+    expect(first.article.get_by_role("button", name="Copy", exact=True)).to_have_count(0)
+    stage.say("next")
+    expect(third.status).to_contain_text("first sign")
+    stage.say("token", "Third it is.")
+    stage.say("finish")
+    assert third.wait_until("complete").text() == "Third it is."
+
+
+def test_a_page_has_one_main_part(person: Person):
+    person.open_conversation("c_one")
+    assert person.page.get_by_role("main").count() == 1
+
+
 def test_enter_can_be_set_to_break_lines(person: Person, stage: StagedPagoda):
     person.open_conversation(stage.new_conversation(max_tokens=9))
     person.page.get_by_role("button", name="Keyboard").click()

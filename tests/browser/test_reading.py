@@ -62,12 +62,23 @@ def test_a_reply_reads_as_its_writer_meant_it(person: Person):
     expect(answer.locator(".pg-task .pg-box")).to_have_text(["☑", "☐"])
     expect(answer.locator("ul > li > ol > li")).to_have_text(["by radio", "or by lamp"])
     expect(answer.locator("s")).to_have_text("old")
-    expect(answer.locator("sup.pg-note")).to_have_text(["1", "2"])
-    expect(answer.locator(".pg-notes li")).to_have_text(["The first note.", "The second, with stress."])
+    expect(answer.locator("sup .pg-note")).to_have_text(["1", "2"])
+    expect(answer.locator(".pg-notes li")).to_have_text(["The first note. ↩", "The second, with stress. ↩"])
     expect(answer.locator("[dir=auto]").filter(has_text="مرحبا")).to_have_css("direction", "rtl")
     assert person.page.evaluate("document.documentElement.scrollWidth") == 360, "long lines scroll inside their block"
     wide = "e => e.scrollWidth > e.clientWidth"
     assert answer.locator("pre").evaluate(wide)
+
+
+def test_a_footnote_leads_to_its_note_and_back(person: Person):
+    answer = person.reply().article.locator(".pg-answer")
+    answer.locator("sup .pg-note").nth(1).click()
+    note = answer.locator(".pg-notes li").nth(1)
+    expect(note).to_be_focused()
+    expect(note).to_be_in_viewport()
+    note.get_by_role("button", name="↩").click()
+    expect(answer.locator("sup .pg-note").nth(1)).to_be_focused()
+    assert person.page.url.endswith("/c/c_rich")
 
 
 def test_formulas_are_set_and_prices_are_left_alone(person: Person):
