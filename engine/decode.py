@@ -62,7 +62,7 @@ class Run:
         self._boundaries: list[int] = []
         self._stage = "prefill"
         self._times: list[float] = []
-        self._prefill_s = self._reported = 0.0
+        self._prefill_s = self._reported = self._disk_before_first = 0.0
         self._written, self._written_at = 0, perf_counter()
 
     # --- reading ---------------------------------------------------------------------------------
@@ -139,6 +139,8 @@ class Run:
         check_logits(logits, self.model.damaged)
         token = self._sampler(self.tokens, logits)
         self._times.append(perf_counter())
+        if len(self._times) == 1:
+            self._disk_before_first = self.share.now().disk_s
         tokenizer, wish = self.model.tokenizer, self._wish
         if token in tokenizer.eos_token_ids:
             self.end("stop")
@@ -188,8 +190,19 @@ class Run:
                 stop=self._text.stopped if self.tokens else None,
                 thought=said.thought,
                 calls=said.calls,
+                router_s=used.router_s,
+                compute_s=max(self.share.passes_s - used.disk_s - used.router_s, 0.0),
+                larger=self._larger(gaps, used.disk_s),
             )
         )
+
+    def _larger(self, gaps: list[float], disk_s: float) -> tuple[tuple[int, float], ...]:
+        """What more memory would have bought for the tokens after the first."""
+        if not gaps:
+            return ()
+        token_s = sum(gaps) / len(gaps)
+        waited = (disk_s - self._disk_before_first) / len(gaps)
+        return self.model.larger_budgets(token_s, min(waited, token_s * 0.99))
 
     def fail(self, error: Exception) -> None:
         """Tell why it cannot go on, for a person."""

@@ -21,12 +21,17 @@ STAGING = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
 
 @dataclass
 class Counters:
-    """What was read since the model was loaded; seconds are time the engine waited for reads."""
+    """What was read since the model was loaded.
+
+    Seconds: `disk_s` the engine waited for reads; `router_s` for what routers chose, to be computed and to come back
+    from the device (0 where layers run on the host: there it is known as soon as it is computed).
+    """
 
     expert_hits: int = 0
     expert_reads: int = 0
     bytes_read: int = 0
     disk_s: float = 0.0
+    router_s: float = 0.0
     guesses: int = 0
     right_guesses: int = 0
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.utils
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
@@ -28,9 +28,11 @@ from engine.disk import Disk
 from engine.errors import CheckpointError, EngineError
 from engine.experts import Experts, find_experts, grouped, top_k_of
 from engine.fetch import Counters
+from engine.larger_memory import larger_budgets
 from engine.lookahead import Lookahead, Payoff
 from engine.paged import COPIES
 from engine.provenance import Provenance
+from engine.resident import leaves_room, read_all
 from engine.slot_plan import SlotPlan, least_bytes
 from engine.slots import SlotStore
 from engine.soundness import check_numbers, check_types
@@ -112,6 +114,10 @@ class PagedModel(nn.Module):
         """What was read and hit since loading."""
         return self._counters
 
+    def larger_budgets(self, token_s: float, disk_s: float) -> tuple[tuple[int, float], ...]:
+        """(budget in bytes, tokens/s) for more memory, when a token takes `token_s`, `disk_s` of it for the disk."""
+        return larger_budgets(self._stores, self.sizes.budget_bytes, token_s, disk_s)
+
     def damaged(self) -> str | None:
         """An expert in memory that holds NaN, in words, where there is one: why a reply became nonsense."""
         return next((found for store in self._stores for found in store.damaged()), None)
@@ -171,7 +177,11 @@ def load(
     stores = plan.stores(slot_bytes, disk, counters)
     model._stores, model.budget = stores, Budget(None if expert_bytes is not None else budget, stores)
     modules = plan.install(model, stores, watch, model.budget, cpu.experts_of if cpu else None)
-    if len(modules) > 1 and slot_bytes < opened.expert_bytes and lookahead is not False:
+    if cpu is None and leaves_room(budget, memory.rss_bytes(), slot_bytes, opened.expert_bytes):
+        resident = read_all(modules, watch, lambda done, total: report("experts", done, total, "bytes"))
+        model.update_modules(tree_unflatten(cast(Any, resident)))
+        model.budget = Budget(budget, ())  # nothing gives way any more
+    elif len(modules) > 1 and slot_bytes < opened.expert_bytes and lookahead is not False:
         Lookahead(None if lookahead else Payoff()).install(model, modules, opened.top_k)
     if cpu:
         report("warm-up", 0, 1, "steps")

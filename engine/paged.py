@@ -7,6 +7,7 @@ numbers become slot numbers. So every architecture computes what mlx-lm computes
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
+from time import perf_counter
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -80,7 +81,9 @@ class PagedExperts(nn.Module):
         if self._watch.meeting is not None:
             return self._watch.meeting.attend(self, x, indices)
         if isinstance(indices, mx.array):
+            started = perf_counter()
             mx.eval(x, indices)
+            self.store.waited_for_router(perf_counter() - started)
         wanted = np.asarray(indices)
         if self.only_guessing is not None:
             raise self.only_guessing(wanted)
@@ -93,7 +96,9 @@ class PagedExperts(nn.Module):
 
     def for_each(self, parts: list[tuple[mx.array, mx.array]]) -> list[mx.array]:
         """Several activations with their chosen experts: each result as if alone, each expert read once for all."""
+        started = perf_counter()
         mx.eval([part for part in parts if isinstance(part[1], mx.array)])
+        self.store.waited_for_router(perf_counter() - started)
         self._watch.at_layer(self.layer)
         wanted = [np.asarray(indices) for _, indices in parts]
         chosen = np.concatenate([one.reshape(-1, one.shape[-1]) for one in wanted])

@@ -15,6 +15,8 @@ from engine.errors import EngineError
 
 HALF_LIFE_PASSES = 64
 _FADE = 2 ** (-1 / HALF_LIFE_PASSES)
+# What is taken for known before anything was seen: so many passes that used all experts alike.
+_PRIOR_PASSES = 8.0
 # Stickiness is learnt from so many choices of the recent past, that is from some hundred layers' worth at top-8.
 _FADE_CHOICES = 1 - 1 / 128
 
@@ -56,6 +58,18 @@ class Residency:
         self._uses[module] += shares
         self._chosen_last[module] = False
         self._chosen_last[module, chosen[-1]] = True
+
+    def expected_misses(self, slots: int) -> float:
+        """Uses a pass, of late, of all experts but the `slots` that are used most.
+
+        What a pass would read if only frequency counted. Experts that were not seen lately are taken for seen a little:
+        else a short history would promise too much.
+        """
+        if not self._passes:
+            return 0.0
+        prior = _PRIOR_PASSES * self._uses.sum() / self._passes / self._uses.size
+        uses = np.sort((self._uses + prior).reshape(-1))[::-1] / (self._passes + _PRIOR_PASSES)
+        return float(uses[slots:].sum())
 
     def slots_of(self, module: int, experts: np.ndarray) -> np.ndarray:
         """The slot of each expert, -1 where it has to be read."""

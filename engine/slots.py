@@ -89,6 +89,11 @@ class SlotStore:
         return self._residency.slots
 
     @property
+    def experts(self) -> int:
+        """How many experts there are, in memory or not."""
+        return self._all
+
+    @property
     def held(self) -> int:
         """How many slots there is memory for now, those for guesses among them."""
         return self.slots + self._set_aside
@@ -120,6 +125,14 @@ class SlotStore:
         """The router of a module has chosen [tokens, k] experts: so residency knows what is popular."""
         if self.slots < self._all:  # else nothing ever has to go
             self._residency.note(place, chosen)
+
+    def waited_for_router(self, seconds: float) -> None:
+        """So long it took until it was known which experts are wanted."""
+        self._counters.router_s += seconds
+
+    def expected_misses(self, slots: int) -> float:
+        """How many experts a pass would have to read with so many slots, by how often each was used lately."""
+        return self._residency.expected_misses(slots)
 
     def hit(self, experts: int) -> None:
         """So many experts were in memory when they were wanted."""
