@@ -17,7 +17,7 @@ from typing import Any, cast
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.utils
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
@@ -34,6 +34,7 @@ from engine.lookahead import Lookahead, Payoff
 from engine.packed import packed_tensors
 from engine.paged import COPIES
 from engine.provenance import Provenance
+from engine.resident import leaves_room, read_all
 from engine.slot_plan import SlotPlan, least_bytes
 from engine.slots import SlotStore
 from engine.soundness import check_numbers, check_types
@@ -185,7 +186,11 @@ def load(
     stores = plan.stores(slot_bytes, disk, counters)
     model._stores, model.budget = stores, Budget(None if expert_bytes is not None else budget, stores)
     modules = plan.install(model, stores, watch, model.budget, cpu.experts_of if cpu else None)
-    if len(modules) > 1 and slot_bytes < opened.expert_bytes and lookahead is not False:
+    if cpu is None and leaves_room(budget, memory.rss_bytes(), slot_bytes, opened.expert_bytes):
+        resident = read_all(modules, watch, lambda done, total: report("experts", done, total, "bytes"))
+        model.update_modules(tree_unflatten(cast(Any, resident)))
+        model.budget = Budget(budget, ())  # nothing gives way any more
+    elif len(modules) > 1 and slot_bytes < opened.expert_bytes and lookahead is not False:
         Lookahead(None if lookahead else Payoff()).install(model, modules, opened.top_k)
     if cpu:
         report("warm-up", 0, 1, "steps")
