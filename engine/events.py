@@ -91,8 +91,10 @@ class Shutdown:
 
 @dataclass(frozen=True)
 class Loading:
-    """Progress before a model is ready. `stage`: unload | download | convert | open | trunk | experts | warm-up. Unit:
-    bytes or steps."""
+    """Progress before a model is ready. `stage`: unload | download | convert | open | trunk | experts | warm-up.
+
+    `unit` of done and total: bytes or steps.
+    """
 
     stage: str
     done: int

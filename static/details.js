@@ -4,7 +4,8 @@
  */
 import * as api from "pagoda/api.js";
 import { PgIcon } from "pagoda/icons.js";
-import { duration, number, t } from "pagoda/words.js";
+import { session } from "pagoda/session.js";
+import { bytes, duration, number, t } from "pagoda/words.js";
 
 // The first popover of a page makes Chromium compute the style of every element again: 0.6 s, were it to come only
 // when a reply of 40,000 tokens ends. This one comes while the page is empty.
@@ -99,7 +100,8 @@ export const PgDetails = {
       }
       if (timings.disk_s === undefined) return rows;
       rows.push({ name: t("details.disk"), time: duration(timings.disk_s) });
-      rows.push({ name: t("details.rest"), time: duration(Math.max(0, this.work - timings.disk_s)) });
+      if (timings.router_s >= 0.005) rows.push({ name: t("details.router"), time: duration(timings.router_s) });
+      rows.push({ name: t("details.rest"), time: duration(Math.max(0, this.work - timings.disk_s - (timings.router_s ?? 0))) });
       return rows;
     },
     work() {
@@ -110,7 +112,15 @@ export const PgDetails = {
       if (disk === undefined || !(tpot > 0) || !(this.work > 0) || !(hits + reads > 0)) return null;
       const share = Math.min(1, disk / this.work);
       if (share < 0.01) return t("details.no_disk");
-      return t("details.buys", { time: duration(tpot * (1 - share)), now: duration(tpot) });
+      const buys = t("details.buys", { time: duration(tpot * (1 - share)), now: duration(tpot) });
+      return this.whole ? `${buys} ${this.whole}` : buys;
+    },
+    /** How much memory would hold all experts, as the engine counts it now; empty where it has another model in it. */
+    whole() {
+      const { name, loaded } = session.model ?? {};
+      if (!loaded?.paged || name !== this.attempt.model) return "";
+      const whole = loaded.budget_bytes + loaded.expert_bytes - loaded.slot_bytes;
+      return t("details.whole", { whole: bytes(whole), now: bytes(loaded.budget_bytes) });
     },
   },
   methods: {

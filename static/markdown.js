@@ -72,13 +72,34 @@ function keep(map, key, make) {
 /** What may go into the page of a block that `renderBlocks` made. */
 export const clean = (html) => keep(cleaned, html, () => purifier.sanitize(html, ALLOWED));
 
-/** The blocks of a text that will not grow any more. */
-export const renderFinished = (source) => keep(parsed, language.code + source, () => renderBlocks(source));
+// Notes and link targets at the end of a text change blocks above them.
+const REACHES_BACK = /^ {0,3}\[[^\]\n]+\]:/m;
+const PIECE = 12_000; // characters parsed in one go where a text is long: a few milliseconds
+
+/** Whether what stands at the end of this text can change what stands above it. */
+export const reachesBack = (source) => REACHES_BACK.test(source);
+
+/** A top-level block. Its HTML, not clean yet, is made when somebody asks: colouring code is most of the work. */
+class Block {
+  #tokens;
+  #env;
+  #html = null;
+
+  constructor(tokens, env) {
+    this.#tokens = tokens;
+    this.#env = env;
+    this.line = tokens[0].map?.[0] ?? null; // where it begins in the source; null: it has no place there, like footnotes
+  }
+
+  get html() {
+    this.#html ??= markdown.renderer.render(this.#tokens, markdown.options, this.#env);
+    return this.#html;
+  }
+}
 
 /**
  * @param {string} source
- * @returns {{line: number | null, html: string}[]} the top-level blocks: the source line each begins at (null: it has
- *   no place there, like footnotes), and its HTML, not clean yet
+ * @returns {Block[]} the top-level blocks
  */
 export function renderBlocks(source) {
   const env = {};
@@ -88,9 +109,48 @@ export function renderBlocks(source) {
   for (let index = 0; index < tokens.length; index += 1) {
     depth += tokens[index].nesting;
     if (depth > 0) continue;
-    const html = markdown.renderer.render(tokens.slice(from, index + 1), markdown.options, env);
-    blocks.push({ line: tokens[from].map?.[0] ?? null, html });
+    blocks.push(new Block(tokens.slice(from, index + 1), env));
     from = index + 1;
   }
   return blocks;
+}
+
+/**
+ * The same, piece by piece: each piece is parsed to its end, and the next one begins with its last block, which may go
+ * on there.
+ * @param {string} source
+ * @returns {Generator<{blocks: Block[], last: number}>} `last`: the character at which the newest block begins
+ */
+export function* blocksInPieces(source) {
+  const known = parsed.get(language.code + source);
+  if (known) return yield known;
+  const all = { blocks: [], last: 0 };
+  let size = reachesBack(source) ? source.length : PIECE;
+  for (let from = 0; from < source.length || from === 0; ) {
+    const end = source.indexOf("\n", from + size) + 1 || source.length;
+    const piece = source.slice(from, end);
+    const blocks = renderBlocks(piece);
+    const line = blocks.at(-1)?.line ?? null;
+    all.last = from + (line === null ? 0 : offsetOfLine(piece, line));
+    if (end === source.length) {
+      yield { blocks, last: all.last };
+      all.blocks.push(...blocks);
+      break;
+    }
+    if (all.last === from) {
+      size *= 2; // one block longer than a piece
+      continue;
+    }
+    yield { blocks: blocks.slice(0, -1), last: all.last };
+    all.blocks.push(...blocks.slice(0, -1));
+    from = all.last;
+  }
+  keep(parsed, language.code + source, () => all);
+}
+
+/** How many characters stand before that line. */
+export function offsetOfLine(text, line) {
+  let offset = 0;
+  for (let passed = 0; passed < line; passed += 1) offset = text.indexOf("\n", offset) + 1;
+  return offset;
 }

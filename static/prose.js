@@ -1,13 +1,24 @@
 /**
  * A reply's text in the page, block by block: while it streams only its last block is parsed again, and at the end the
- * whole once where that can change anything. Only blocks that come out differently are replaced, so nothing jumps.
+ * whole once where that can change anything. Only blocks that come out differently are replaced, so nothing jumps. A
+ * long text comes in slices, so that the page never stands still; where it is new, its end first, where one reads on.
  */
-import { clean, renderBlocks, renderFinished } from "pagoda/markdown.js";
+import { blocksInPieces, clean, offsetOfLine, reachesBack, renderBlocks } from "pagoda/markdown.js";
 import { setFormulas } from "pagoda/math.js";
 
-// Notes and link targets at the end of a text change blocks above them; without any, what is closed stays as it is.
-const REACHES_BACK = /^ {0,3}\[[^\]\n]+\]:/m;
 const CERTAIN = 8; // characters of a new block's first line before the block above it counts as closed
+const LONG = 20_000; // characters that are not parsed in one go
+const GROUP = 40; // blocks of a long text that come into the page together, more than a screen of them
+const SLICE_MS = 12; // of work before whatever else waits has its turn
+const filling = new Set(); // those that are not done yet
+
+/** Have all of every text in the page now, as high as it is: somebody looks for a place in it. */
+export function finishAll() {
+  for (const prose of [...filling]) prose.fillUntil(Infinity);
+  for (const group of document.querySelectorAll(".pg-far")) group.classList.remove("pg-far");
+}
+
+const soon = (work) => (globalThis.scheduler?.postTask ? scheduler.postTask(work) : setTimeout(work));
 
 export class Prose {
   /** @param {HTMLElement} root an empty element that this object owns */
@@ -17,22 +28,35 @@ export class Prose {
     this.settled = 0; // characters of source whose blocks are closed
     this.shown = []; // HTML of each block in root, in order, as it was before cleaning
     this.settledBlocks = 0;
+    this.work = null; // what is left to do of a long text
+    this.grouped = false; // blocks lie in groups, as a long text came
+    this.next = null; // what has been asked for meanwhile
   }
 
   /** Show `source`. Text that only grew is cheap; anything else is parsed anew. */
   write(source, finished) {
     if (source === this.source && !finished) return;
+    if (this.work) {
+      this.next = [source, finished];
+      return;
+    }
     if (this.whole(source, finished)) this.settled = this.settledBlocks = 0;
     this.source = source;
     const tail = source.slice(this.settled);
-    const blocks = finished && this.settled === 0 ? renderFinished(tail) : renderBlocks(tail);
+    if (tail.length > LONG && this.settled === 0) {
+      this.work = this.fill(tail, finished);
+      filling.add(this);
+      this.fillUntil(performance.now() + SLICE_MS);
+      return;
+    }
+    const blocks = renderBlocks(tail);
     this.place(this.settledBlocks, blocks);
     if (!finished) this.settle(tail, blocks);
   }
 
   whole(source, finished) {
     if (!source.startsWith(this.source)) return true;
-    return finished && (this.settled === 0 || REACHES_BACK.test(source));
+    return finished && (this.settled === 0 || reachesBack(source));
   }
 
   /** Parse everything again, because the language of its buttons changed. */
@@ -41,17 +65,75 @@ export class Prose {
     this.write(this.source, true);
   }
 
+  /** Go on with a long text until that time. */
+  fillUntil(time) {
+    while (this.work) {
+      if (!this.work.next().done) {
+        if (performance.now() < time) continue;
+        return soon(() => this.fillUntil(performance.now() + SLICE_MS));
+      }
+      this.work = null;
+      filling.delete(this);
+      const { next } = this;
+      this.next = null;
+      if (next) this.write(...next);
+    }
+  }
+
+  *fill(source, finished) {
+    const blocks = [];
+    let last = 0;
+    for (const piece of blocksInPieces(source)) {
+      for (const block of piece.blocks) blocks.push(block);
+      last = piece.last;
+      yield;
+    }
+    if (this.shown.length === 0) {
+      for (let end = blocks.length; end > 0; end -= GROUP) {
+        const group = newGroup(Math.min(end, GROUP));
+        for (let at = Math.max(0, end - GROUP); at < end; at += 1) {
+          dress(group.appendChild(newBlock()), blocks[at].html);
+          yield;
+        }
+        this.root.prepend(group);
+        yield;
+      }
+      this.grouped = true;
+      this.shown = blocks.map((block) => block.html);
+    } else {
+      for (let at = 0; at < blocks.length; at += 1) {
+        this.put(at, blocks[at].html);
+        yield;
+      }
+      this.trim(blocks.length);
+    }
+    if (finished || blocks.length < 2 || blocks.at(-1).line === null) return;
+    this.settled = last;
+    this.settledBlocks = blocks.length - 1;
+  }
+
   place(first, blocks) {
-    blocks.forEach(({ html }, index) => {
-      const at = first + index;
-      if (this.shown[at] === html) return;
-      this.shown[at] = html;
-      const element = this.root.children[at] ?? this.root.appendChild(newBlock());
-      element.innerHTML = clean(html);
-      setFormulas(element);
-    });
-    this.shown.length = first + blocks.length;
-    while (this.root.children.length > this.shown.length) this.root.lastElementChild.remove();
+    blocks.forEach(({ html }, index) => this.put(first + index, html));
+    this.trim(first + blocks.length);
+  }
+
+  put(at, html) {
+    if (this.shown[at] === html) return;
+    this.ungroup();
+    this.shown[at] = html;
+    dress(this.root.children[at] ?? this.root.appendChild(newBlock()), html);
+  }
+
+  ungroup() {
+    if (this.grouped) this.root.replaceChildren(...this.root.querySelectorAll(".pg-block"));
+    this.grouped = false;
+  }
+
+  trim(count) {
+    if (this.shown.length === count) return;
+    this.ungroup();
+    this.shown.length = count;
+    while (this.root.children.length > count) this.root.lastElementChild.remove();
   }
 
   settle(tail, blocks) {
@@ -64,17 +146,24 @@ export class Prose {
   }
 }
 
+function dress(element, html) {
+  element.innerHTML = clean(html);
+  setFormulas(element);
+}
+
+// What is far out of sight is not laid out: 2,500 blocks moved by what comes before them would take 0.3 s each time.
+function newGroup(blocks) {
+  const group = document.createElement("div");
+  group.className = "pg-group pg-far";
+  group.style.containIntrinsicBlockSize = `auto ${4.5 * blocks}rem`;
+  return group;
+}
+
 function newBlock() {
   const element = document.createElement("div");
   element.className = "pg-block";
   element.dir = "auto";
   return element;
-}
-
-function offsetOfLine(text, line) {
-  let offset = 0;
-  for (let passed = 0; passed < line; passed += 1) offset = text.indexOf("\n", offset) + 1;
-  return offset;
 }
 
 /**

@@ -1,5 +1,6 @@
 /** Goes to the message a search has found: brings its branch on screen if it has to, then shows the words to the eye. */
 import * as api from "pagoda/api.js";
+import { finishAll } from "pagoda/prose.js";
 import { session } from "pagoda/session.js";
 
 const LIT_MS = 5000;
@@ -18,6 +19,7 @@ export async function bringIntoView(conversation, column, follower, fetchEarlier
   const element = column.querySelector(`[data-message="${CSS.escape(sought.message)}"]`);
   if (element) {
     session.sought = null;
+    finishAll();
     const ranges = wordsIn(element, sought.words);
     const within = (ranges[0] ?? element).getBoundingClientRect().top - element.getBoundingClientRect().top;
     follower.restore({ message: sought.message, offset: within - ABOVE });

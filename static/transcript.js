@@ -17,6 +17,7 @@ import { restoreUnsent } from "pagoda/outbox.js";
 import { keepPlace, placeIn } from "pagoda/places.js";
 import { PgPicker } from "pagoda/picker.js";
 import { PgPrompt } from "pagoda/prompt.js";
+import { finishAll } from "pagoda/prose.js";
 import { PgReply } from "pagoda/reply.js";
 import { bringIntoView } from "pagoda/seeker.js";
 import { happenings, leaveDeleted, onScreen, session } from "pagoda/session.js";
@@ -146,6 +147,7 @@ export default {
     /** Back to where the person was reading, fetching what lies between if need be. */
     return() {
       const place = placeIn(this.conversation.id);
+      if (place) finishAll();
       this.returning = !this.follower.restore(place);
       if (!this.returning) return;
       if (this.conversation.earlier.includes(place.message)) return this.fetchEarlier();

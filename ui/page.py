@@ -80,6 +80,8 @@ def install(fastapi_app: FastAPI, gateway: Gateway) -> None:
         message_history_length=HISTORY,
         tailwind=False,
         show_welcome_message=False,
+        # Most of what is sent is script, once, over no network at all: compressing it took longer than sending it.
+        gzip_middleware_factory=None,
     )
 
 

@@ -159,3 +159,32 @@ def test_text_streamed_in_small_pieces_ends_as_text_parsed_at_once_and_closed_bl
     assert result["replaced"] == 0
     assert result["settled"] >= 6
     assert "<table>" in result["html"] and 'class="hljs-' in result["html"]
+
+
+LONG = "\n\n".join(RICH.replace("Title", f"Part {part}") for part in range(60))
+
+
+def test_a_long_text_comes_in_slices_and_is_the_same_as_at_once(person: Person):
+    result = person.page.evaluate(
+        """async source => {
+          const { Prose, finishAll } = await import("pagoda/prose.js");
+          const { clean, renderBlocks } = await import("pagoda/markdown.js");
+          const root = document.createElement("div");
+          const html = () => [...root.querySelectorAll(".pg-block")].map(block => block.innerHTML);
+          const whole = renderBlocks(source).map(block => clean(block.html));
+          const prose = new Prose(root);
+          prose.write(source, true);
+          const first = html().length;
+          while (prose.work) await new Promise(requestAnimationFrame);
+          const plain = list => list.map(one => one.replace(/<span class="pg-math[^]*?(?=<\\/p>|$)/g, "")).join("|");
+          const same = plain(html()) === plain(whole);
+          prose.write(source + "\\n\\nAnd more.", false);
+          finishAll();
+          const grown = html().length - whole.length;
+          prose.write("Short.", true);
+          return {first, count: whole.length, same, grown, short: root.textContent};
+        }""",
+        LONG,
+    )
+    assert result["same"] and result["grown"] == 1 and result["short"].strip() == "Short."
+    assert result["first"] < result["count"]
