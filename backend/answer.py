@@ -16,7 +16,7 @@ from typing import Any
 from fastapi import Request
 
 from backend.chunks import Payload, StateChange, Text
-from backend.errors import Busy, Conflict, GatewayError, NotFound, NotReady
+from backend.errors import Busy, Conflict, GatewayError, Invalid, NotFound, NotReady
 from backend.gateway import Gateway
 from backend.sources import Source
 from backend.states import Reason, State
@@ -143,6 +143,22 @@ class Desk:
         self.gateway = gateway
         self._known: dict[str, tuple[float, str, Answer]] = {}
 
+    def with_model(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body; where there is one model only, it need not be named. Raises Invalid naming what there is."""
+        if body.get("model") is not None:
+            return body
+        models = self.gateway.models()
+        if len(models) == 1:
+            return body | {"model": models[0]}
+        raise Invalid(f"model: name one. This Pagoda serves: {', '.join(models)}.", "model")
+
+    def here(self, model: str) -> str:
+        """The name, if that model runs here. Raises NotFound or Invalid."""
+        source = self.gateway.source(self.known(model))
+        if source.elsewhere:
+            raise Invalid(f"{model} runs elsewhere, so its tokens cannot be counted here.", "model")
+        return source.name
+
     def known(self, model: str) -> str:
         """The name, if there is such a model. Raises NotFound."""
         try:
@@ -192,7 +208,7 @@ class Desk:
             error = NotReady(f"{model} is still loading. Ask again soon, or ask for its progress and wait.")
             error.retry_after = LOADING_RETRY_S
             raise error
-        if status.state == "failed" and source.lane == source.name:
+        if status.state == "failed" and not source.elsewhere:
             raise NotReady(f"{model} could not be loaded. {status.detail or ''}".strip())
         if self.gateway.queue.waiting(source.lane, "api") >= WAITING_LIMIT:
             raise Busy(f"{WAITING_LIMIT} requests wait for {model} already. Ask again later.")

@@ -1,147 +1,128 @@
-"""Anthropic's messages API in its minimum: text in, text out, whole or streamed; tools are refused by name."""
+"""Anthropic's messages API: text and tool calls, whole or streamed, and the counting of tokens."""
 
-from collections.abc import AsyncGenerator, Sequence
+import json
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from fastapi.responses import JSONResponse, Response
 
 from backend.answer import Answer, Desk, Failure
-from backend.chat_request import refusal
+from backend.anthropic_request import Prompt, generate, read
 from backend.chunks import StateChange, Text
-from backend.completion_shapes import content_of
-from backend.delivery import deliver
+from backend.completion_shapes import content_of, tool_calls
+from backend.delivery import LEFT, deliver, unless_gone
 from backend.event_stream import event
 from backend.gateway import Gateway
 from backend.refusals import error_body
-from backend.sampling import MOST_TOKENS, to_engine
 from backend.states import Reason, State
-from backend.wording import sound
-from engine.events import Generate
 
 PATH = "/v1/messages"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
-
-
-class Block(_Strict):
-    type: Literal["text"]
-    text: str
-    cache_control: dict[str, Any] | None = None  # says what to keep for later; it changes nothing in a reply
-    citations: None = None
-
-
-class Said(_Strict):
-    role: Literal["user", "assistant"]
-    content: str | Annotated[list[Block], Field(min_length=1)]
-
-
-class Off(_Strict):
-    type: Literal["disabled"]
-
-
-class Body(_Strict):
-    model: str
-    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-    messages: Annotated[list[Said], Field(min_length=1)]
-    system: str | list[Block] | None = None
-    stream: bool = False
-    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
-    stop_sequences: list[Annotated[str, Field(min_length=1, max_length=1000)]] = Field(default=[], max_length=16)
-    tools: Annotated[list[Any], Field(max_length=0)] = []
-    thinking: Off | None = None
-    metadata: dict[str, Any] | None = None
-    service_tier: Literal["auto", "standard_only"] | None = None
-
-
 def routes(gateway: Gateway) -> APIRouter:
-    """POST /v1/messages."""
+    """POST /v1/messages and /v1/messages/count_tokens."""
     api = APIRouter()
     desk = Desk(gateway)
 
     @api.post(PATH)
     async def messages(body: dict[str, Any], client: Request) -> Response:
-        try:
-            asked = Body.model_validate(body)
-        except ValidationError as error:
-            raise refusal(error) from error
-        desk.known(asked.model)
-        answer = desk.answer(client, body, "msg_", asked.model, lambda id: _generate(id, asked), wait=False)
-        model = asked.model
+        asked = read(body := desk.with_model(body))
+        model = desk.known(asked.model)
+        answer = desk.answer(client, body, "msg_", model, lambda id: generate(id, asked), wait=False)
         whole = None if asked.stream else lambda texts, end: _message(answer, model, texts, end)
         return await deliver(client, answer, whole, lambda: _events(answer, model))
+
+    @api.post(f"{PATH}/count_tokens")
+    async def count_tokens(body: dict[str, Any], client: Request) -> Response:
+        asked = read(body := desk.with_model(body), Prompt)
+        model = desk.here(asked.model)
+        answer = desk.answer(client, body, "msg_", model, lambda id: generate(id, asked, count_only=True), wait=False)
+        found = await unless_gone(client, answer.whole())
+        if found is None:
+            return Response(status_code=LEFT)
+        return JSONResponse({"input_tokens": (found[1].usage or {})["prompt_tokens"]})
 
     return api
 
 
-def _generate(run_id: str, asked: Body) -> Generate:
-    messages: list[dict[str, str]] = []
-    if system := _plain(asked.system or ""):
-        messages.append({"role": "system", "content": system})
-    for said in asked.messages:
-        if messages and messages[-1]["role"] == said.role:
-            messages[-1]["content"] += f"\n\n{_plain(said.content)}"
-        else:
-            messages.append({"role": said.role, "content": _plain(said.content)})
-    # Where the assistant spoke last, its reply goes on from there.
-    begun = messages.pop()["content"] if messages[-1]["role"] == "assistant" else ""
-    wishes = asked.model_dump(include={"max_tokens", "temperature", "top_p", "top_k"}, exclude_none=True)
-    sampling = to_engine(wishes | {"stop": asked.stop_sequences})
-    return Generate(run_id, tuple(messages), sampling, prefix_text=begun)
-
-
-def _plain(content: str | Sequence[Block]) -> str:
-    return sound(content if isinstance(content, str) else "\n".join(block.text for block in content))
-
-
 def _message(answer: Answer, model: str, texts: Sequence[Text], end: StateChange | None) -> dict[str, Any]:
-    content: list[dict[str, Any]] = []
-    if thought := "".join(text.text for text in texts if text.channel == "reasoning"):
-        content.append({"type": "thinking", "thinking": thought, "signature": ""})
-    if end is not None:
-        content.append({"type": "text", "text": content_of(texts)})
+    calls = tool_calls(texts)
     return {
         "id": answer.id,
         "type": "message",
         "role": "assistant",
         "model": model,
-        "content": content,
-        "stop_reason": _stop_reason(end) if end is not None else None,
-        "stop_sequence": None,
+        "content": list(_content(texts, calls)) if end is not None else [],
+        **_stop(end, bool(calls)),
         "usage": _usage(end),
     }
 
 
+def _content(texts: Sequence[Text], calls: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    if thought := "".join(text.text for text in texts if text.channel == "reasoning"):
+        yield {"type": "thinking", "thinking": thought, "signature": ""}
+    said = content_of(texts)
+    if said or not calls:
+        yield {"type": "text", "text": said}
+    for call in calls:
+        function = call["function"]
+        yield {"type": "tool_use", "id": call["id"], "name": function["name"], "input": _object(function["arguments"])}
+
+
+class _Blocks:
+    """Opens and closes the blocks of a streamed message, one after the other."""
+
+    def __init__(self) -> None:
+        self._index, self._now = -1, ""
+        self.called = False
+
+    def of(self, text: Text) -> Iterator[bytes]:
+        """The events for a piece of the reply."""
+        if text.text and text.channel != "mark":
+            kind, field = ("thinking", "thinking") if text.channel == "reasoning" else ("text", "text")
+            block = {"type": kind, field: ""} | ({"signature": ""} if kind == "thinking" else {})
+            yield from self._in(kind, block)
+            yield self._delta(type=f"{kind}_delta", **{field: text.text})
+        for number, piece in enumerate((text.extra or {}).get("tool_calls") or ()):
+            self.called = True
+            said = piece.get("function") or {}
+            block = {"type": "tool_use", "id": piece.get("id"), "name": said.get("name"), "input": {}}
+            yield from self._in(f"tool {piece.get('index', number)}", block)
+            if said.get("arguments"):
+                yield self._delta(type="input_json_delta", partial_json=said["arguments"])
+
+    def close(self) -> Iterator[bytes]:
+        if self._now:
+            yield _event("content_block_stop", index=self._index)
+
+    def _in(self, block: str, begin: dict[str, Any]) -> Iterator[bytes]:
+        if block != self._now:
+            yield from self.close()
+            self._index, self._now = self._index + 1, block
+            yield _event("content_block_start", index=self._index, content_block=begin)
+
+    def _delta(self, **delta: Any) -> bytes:
+        return _event("content_block_delta", index=self._index, delta=delta)
+
+
 async def _events(answer: Answer, model: str) -> AsyncGenerator[bytes, None]:
     yield _event("message_start", message=_message(answer, model, (), None))
-    index, now = -1, ""
+    blocks = _Blocks()
     async with aclosing(answer.payloads()) as payloads:
         async for payload in payloads:
-            if isinstance(payload, Text) and payload.text and payload.channel != "mark":
-                kind, field = ("thinking", "thinking") if payload.channel == "reasoning" else ("text", "text")
-                if kind != now:
-                    if now:
-                        yield _event("content_block_stop", index=index)
-                    index, now = index + 1, kind
-                    block = {"type": kind, field: ""} | ({"signature": ""} if kind == "thinking" else {})
-                    yield _event("content_block_start", index=index, content_block=block)
-                delta = {"type": f"{kind}_delta", field: payload.text}
-                yield _event("content_block_delta", index=index, delta=delta)
+            if isinstance(payload, Text):
+                for block in blocks.of(payload):
+                    yield block
             elif isinstance(payload, StateChange) and payload.state.terminal:
                 if payload.state != State.COMPLETE:
                     failure = Failure(payload)
                     yield event(error_body(PATH, failure.kind, failure.message, None, failure.status), "error")
                     return
-                if now:
-                    yield _event("content_block_stop", index=index)
-                delta = {"stop_reason": _stop_reason(payload), "stop_sequence": None}
-                yield _event("message_delta", delta=delta, usage=_usage(payload))
+                for block in blocks.close():
+                    yield block
+                yield _event("message_delta", delta=_stop(payload, blocks.called), usage=_usage(payload))
                 yield _event("message_stop")
 
 
@@ -149,11 +130,23 @@ def _event(kind: str, **fields: Any) -> bytes:
     return event({"type": kind, **fields}, kind)
 
 
-def _stop_reason(end: StateChange) -> str:
-    return {Reason.LENGTH: "max_tokens", Reason.CONTEXT_FULL: "model_context_window_exceeded"}.get(
-        end.reason or Reason.STOP,  # type: ignore[arg-type]
-        "end_turn",
-    )
+def _stop(end: StateChange | None, called: bool) -> dict[str, str | None]:
+    """Why it ended; while it goes on, nothing."""
+    if end is None:
+        return {"stop_reason": None, "stop_sequence": None}
+    if end.stop is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": end.stop}
+    limits = {Reason.LENGTH: "max_tokens", Reason.CONTEXT_FULL: "model_context_window_exceeded"}
+    reason = limits.get(end.reason or Reason.STOP)  # type: ignore[arg-type]
+    return {"stop_reason": reason or ("tool_use" if called else "end_turn"), "stop_sequence": None}
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    try:
+        found = json.loads(arguments or "{}")
+    except ValueError:
+        found = arguments
+    return found if isinstance(found, dict) else {"arguments": found}  # an upstream's, in no shape that fits here
 
 
 def _usage(end: StateChange | None) -> dict[str, int]:

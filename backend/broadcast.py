@@ -17,21 +17,28 @@ class Broadcast:
 
     def __init__(self) -> None:
         self._subscribers: dict[object, Subscriber] = {}
+        self._of_attempt: dict[str, dict[object, Subscriber]] = {}
         self._rows: dict[str, dict[str, Any]] = {}
 
-    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
-        """Call back from now on. Returns what ends that; ending twice is harmless."""
+    def subscribe(self, callback: Subscriber, attempt_id: str | None = None) -> Callable[[], None]:
+        """Call back from now on, with an attempt only for its chunks and for every notice. Returns what ends that;
+        ending twice is harmless."""
         key = object()
-        self._subscribers[key] = callback
+        group = self._subscribers if attempt_id is None else self._of_attempt.setdefault(attempt_id, {})
+        group[key] = callback
 
         def unsubscribe() -> None:
-            self._subscribers.pop(key, None)
+            group.pop(key, None)
+            if attempt_id is not None and not group and self._of_attempt.get(attempt_id) is group:
+                del self._of_attempt[attempt_id]
 
         return unsubscribe
 
     def publish(self, item: Chunk | Notice) -> None:
-        """To everybody who listens now."""
-        for callback in list(self._subscribers.values()):
+        """To everybody who listens now. With 200 readers, each of its own attempt, a chunk is for one of them."""
+        to = list(self._subscribers.values())
+        groups = [self._of_attempt.get(item.attempt_id, {})] if isinstance(item, Chunk) else self._of_attempt.values()
+        for callback in (*to, *(callback for group in list(groups) for callback in list(group.values()))):
             try:
                 callback(item)
             except Exception:  # a broken page must not break the others, nor the reply

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from backend.errors import Invalid
 from backend.sampling import MOST_TOKENS, SamplingFields, to_engine
 from backend.sources import Forwarded
+from backend.tool_request import ResponseFormat, Tool, ToolCall, choice_of
 from backend.wording import sound
 from engine.events import Generate, Sampling
 
@@ -17,12 +18,8 @@ MOST_STOPS = 4
 # Fields that we do not have, at the value that asks for nothing: many clients send them all.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "store": (False,),
     "metadata": ({},),
@@ -42,17 +39,40 @@ class TextPart(_Strict):
 # What says who asks, or where to look for something kept: it changes nothing in a reply.
 _WITHOUT_EFFECT = ("user", "safety_identifier", "prompt_cache_key")
 # What clients send back of a reply they got, and no template reads.
-_ECHO = ("reasoning_content", "reasoning", "annotations", "refusal", "audio")
+_ECHO = ("reasoning", "annotations", "refusal", "audio", "function_call")
 
 
 class ChatMessage(_Strict):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning_content: str | None = None  # between the calls of one turn some templates show it to the model again
 
-    def plain(self) -> dict[str, str]:
+    def plain(self) -> dict[str, Any]:
         """For the chat template; `developer` is the newer word for `system`."""
-        parts = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
-        return {"role": "system" if self.role == "developer" else self.role, "content": sound(parts)}
+        parts = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content or ())
+        found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": sound(parts)}
+        if self.tool_calls:
+            found["tool_calls"] = [call.model_dump() for call in self.tool_calls]
+        if self.tool_call_id is not None:
+            found["tool_call_id"] = self.tool_call_id
+        for name in ("name", "reasoning_content"):
+            if value := getattr(self, name):
+                found[name] = value
+        return found
+
+    def check(self, number: int) -> None:
+        """What belongs to which role. Raises Invalid."""
+        here = f"messages.{number}"
+        if self.content is None and not self.tool_calls:
+            raise Invalid(f"{here}.content: a message needs a text.", f"{here}.content")
+        if self.tool_calls and self.role != "assistant":
+            raise Invalid(f"{here}.tool_calls: only the assistant calls tools.", f"{here}.tool_calls")
+        if (self.tool_call_id is None) == (self.role == "tool"):
+            words = "a tool's message names the call that it answers, and no other message does."
+            raise Invalid(f"{here}.tool_call_id: {words}", f"{here}.tool_call_id")
 
 
 class StreamOptions(_Strict):
@@ -75,6 +95,10 @@ class _Body(SamplingFields):
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
     logprobs: StrictBool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
+    tools: list[Tool] = Field(default_factory=list)
+    tool_choice: Any = None
+    parallel_tool_calls: StrictBool = True
+    response_format: ResponseFormat | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
@@ -84,11 +108,15 @@ class _Body(SamplingFields):
 @dataclass(frozen=True)
 class ChatRequest:
     model: str
-    messages: tuple[dict[str, str], ...]
+    messages: tuple[dict[str, Any], ...]
     sampling: Sampling
     stream: bool
     include_usage: bool
     progress: bool
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: str = "auto"
+    parallel_calls: bool = True
+    schema: dict[str, Any] | None = None
     template: dict[str, Any] = field(default_factory=dict)
     body: dict[str, Any] = field(default_factory=dict)
     path: str = "chat/completions"
@@ -98,7 +126,18 @@ class ChatRequest:
         """For the engine; for an upstream the body goes on as it came."""
         if self.body:
             return Forwarded(run_id, self.messages, self.sampling, body=self.body, path=self.path)
-        return Generate(run_id, self.messages, self.sampling, template=self.template, raw=self.raw)
+        return Generate(
+            run_id,
+            self.messages,
+            self.sampling,
+            template=self.template,
+            raw=self.raw,
+            tools=self.tools,
+            tool_choice=self.tool_choice,
+            parallel_calls=self.parallel_calls,
+            schema=self.schema,
+            apart=self.raw is None,
+        )
 
 
 def read(body: Any) -> ChatRequest:
@@ -126,8 +165,11 @@ def read(body: Any) -> ChatRequest:
         )
     except ValidationError as error:
         raise refusal(error) from error
+    for number, message in enumerate(parsed.messages):
+        message.check(number)
     if parsed.messages[-1].role == "assistant":
         raise Invalid("The last message is the assistant's: there is nothing to reply to.", "messages")
+    choice = choice_of(parsed.tool_choice, parsed.tools)
     return ChatRequest(
         model=parsed.model,
         messages=tuple(message.plain() for message in parsed.messages),
@@ -139,6 +181,10 @@ def read(body: Any) -> ChatRequest:
         stream=parsed.stream,
         include_usage=parsed.stream_options is not None and parsed.stream_options.include_usage,
         progress=parsed.pagoda is not None and parsed.pagoda.progress,
+        tools=tuple(tool.plain() for tool in parsed.tools) if choice != "none" else (),
+        tool_choice="auto" if choice == "none" else choice,
+        parallel_calls=parsed.parallel_tool_calls,
+        schema=parsed.response_format.schema_of_answer() if parsed.response_format else None,
         template=(parsed.chat_template_kwargs or {})
         | ({"reasoning_effort": parsed.reasoning_effort} if parsed.reasoning_effort else {}),
     )
@@ -187,6 +233,10 @@ def _asks_for_nothing(key: str, value: Any) -> bool:
     return any(type(value) is type(neutral) and value == neutral for neutral in _NEUTRAL.get(key, ()))
 
 
+# Where pydantic's own words are those of a program.
+_WORDS = {"too_short": "it is empty. Send at least one.", "missing": "it is missing."}
+
+
 def refusal(error: ValidationError) -> Invalid:
     """What pydantic found, as a refusal that names the field."""
     # Where a field may be one of several types there is an error for each: the deepest one knows best.
@@ -194,4 +244,5 @@ def refusal(error: ValidationError) -> Invalid:
     param = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[TextPart]"))
     if first["type"] == "extra_forbidden":
         return Invalid(f"{param} is not supported here. Leave it out.", param)
-    return Invalid(f"{param}: {first['msg']}" if param else first["msg"], param)
+    words = _WORDS.get(first["type"], first["msg"])
+    return Invalid(f"{param}: {words}" if param else words, param)

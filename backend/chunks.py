@@ -4,7 +4,7 @@ Within an attempt `seq` counts from 0 without a gap, and `offset` is the number 
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from backend.states import State
@@ -17,7 +17,7 @@ class Text:
     """More of the reply. `tokens` are the ids behind it where the engine made them (for an exact Continue).
 
     `channel` "reasoning" is what a model thought, "mark" a tag around that; None is the reply itself. `logprobs` and
-    `extra` (tool calls of an upstream) are there only for API clients that asked.
+    `extra` (tool calls) are there only for API clients that asked.
     """
 
     text: str
@@ -32,15 +32,17 @@ class Progress:
     """What the source says of its work. Nothing here is made up: a field no event filled stays None.
 
     `stage`: queued | begun | loading | prefill | decode; "begun" after a wait in the queue, while the source has said
-    nothing yet. Queue positions count from 1 (1 = next). Counters are cumulative
-    over the attempt; `elapsed_s` counts from the moment the attempt was accepted. `eta_low_s` and `eta_high_s`, from
-    measured rates, count from this event: in prefill to the first token, in decode to the limit a person set.
+    nothing yet. Queue positions count from 1 (1 = next); `queued_behind` is the model that has to finish first, where
+    it is another one. Counters are cumulative over the attempt; `elapsed_s` counts from the moment the attempt was
+    accepted. `eta_low_s` and `eta_high_s`, from measured rates, count from this event: in prefill to the first token,
+    in decode to the limit a person set.
     `thinking_s` is how long the model thought before its answer, once that is known.
     """
 
     stage: str
     elapsed_s: float
     queue_position: int | None = None
+    queued_behind: str | None = None
     load_stage: str | None = None  # download | convert | open | trunk | warm-up
     load_done: int | None = None
     load_total: int | None = None
@@ -61,7 +63,8 @@ class Progress:
 class StateChange:
     """The attempt entered `state`. The terminal one carries why, usage and timings.
 
-    `kind` names the sort of failure for programs, `param` the field of a request that it is about.
+    `kind` names the sort of failure for programs, `param` the field of a request that it is about. `stop` is the stop
+    string that ended it.
     """
 
     state: State
@@ -71,6 +74,7 @@ class StateChange:
     timings: dict[str, Any] | None = None
     kind: str | None = None
     param: str | None = None
+    stop: str | None = None
 
 
 Payload = Text | Progress | StateChange
@@ -88,11 +92,10 @@ class Chunk:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types, the payload's fields under `data`; fields that are None are left out."""
-        data = {k: v for k, v in asdict(self.data).items() if v is not None}
-        return {**{k: getattr(self, k) for k in _ADDRESS}, "kind": self.kind, "data": data}
+        return {**{k: getattr(self, k) for k in _ADDRESS}, "kind": self.kind, "data": plain(self.data)}
 
     def payload_json(self) -> str:
-        return json.dumps(self.to_dict()["data"], ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(plain(self.data), ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
     def restore(cls, *, kind: Kind, payload: str, **address: Any) -> "Chunk":
@@ -103,6 +106,11 @@ class Chunk:
         elif kind == "state":
             data["state"] = State(data["state"])
         return cls(kind=kind, data=_PAYLOADS[kind](**data), **address)
+
+
+def plain(payload: Payload) -> dict[str, Any]:
+    """Its fields that are not None, as they are: `asdict` copies each of them deeply, for every chunk."""
+    return {name: value for name, value in vars(payload).items() if value is not None}
 
 
 class Cursor:
@@ -117,6 +125,10 @@ class Cursor:
     def tag(self, data: Payload) -> Chunk:
         """The next chunk; the cursor moves only when `passed` is told that it was accepted."""
         return Chunk(**self._address, seq=self._seq, offset=self._offset, kind=_KINDS[type(data)], data=data)
+
+    def back_to(self, chunk: Chunk) -> None:
+        """That chunk was not accepted after all, nor what came after it."""
+        self._seq, self._offset = chunk.seq, chunk.offset
 
     def passed(self, chunk: Chunk) -> None:
         self._seq = chunk.seq + 1

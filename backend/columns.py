@@ -30,6 +30,12 @@ def columns_of_chunk(chunk: Chunk) -> dict[str, Any]:
     return {**columns, "payload": chunk.payload_json()}
 
 
+def text_of(db: sqlite3.Connection, attempt_id: str) -> str:
+    """What an attempt has said so far."""
+    rows = db.execute("SELECT payload FROM chunks WHERE attempt_id = ? AND kind = 'text' ORDER BY seq", (attempt_id,))
+    return "".join(json.loads(payload)["text"] for (payload,) in rows)
+
+
 def row_of(cls: type, row: sqlite3.Row) -> Any:
     """A conversation or a message as its typed value."""
     values = dict(row)

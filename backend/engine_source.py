@@ -10,15 +10,16 @@ from backend.sources import ModelStatus, SourceEvent, SourceInterrupted
 from backend.states import Reason
 from engine.client import EngineClient, EngineStatus
 from engine.errors import EngineDied, EngineError
-from engine.events import Generate, Loading, RunFailed
+from engine.events import REPLIES_AT_ONCE, Generate, Loading, RunFailed
 
 
 class EngineSource:
-    """One reply at a time: the engine has one set of expert slots. Replies of other models wait in the same lane;
-    when the turn comes, the engine changes its model."""
+    """Several replies of one model at a time, which the engine makes together. Replies of other models wait in the same
+    lane; when the turn comes, the engine changes its model."""
 
     lane = "engine"
-    capacity = 1
+    capacity = REPLIES_AT_ONCE
+    elsewhere = False
 
     def __init__(self, name: str, client: EngineClient) -> None:
         self.name = name
@@ -47,6 +48,18 @@ class EngineSource:
 
     async def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
         self._client.switch(self.name)
+        for again in (False, True):
+            try:
+                async with aclosing(self._once(request, abort)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except _NothingBegan as error:
+                # It hung because of another reply, say: this one is none the worse for beginning once more.
+                if again:
+                    raise SourceInterrupted(Reason.ENGINE_DIED, str(error)) from error
+
+    async def _once(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
         async with aclosing(self._until_ready(abort)) as waiting:
             async for loading in waiting:
                 yield loading
@@ -56,12 +69,16 @@ class EngineSource:
         if status.failure is not None and status.state == "failed":
             yield RunFailed(request.run_id, status.failure.kind, status.failure.message)
             return
+        begun = False
         unlisten = abort.on_abort(lambda: self._client.abort(request.run_id))
         try:
             async with aclosing(cast(AsyncGenerator[SourceEvent, None], self._client.generate(request))) as events:
                 async for event in events:
+                    begun = True
                     yield event
         except EngineDied as error:
+            if not begun and not abort.aborted:
+                raise _NothingBegan(str(error)) from error
             raise SourceInterrupted(Reason.ENGINE_DIED, str(error)) from error
         except EngineError as error:
             yield RunFailed(request.run_id, type(error).__name__, str(error))
@@ -82,3 +99,7 @@ class EngineSource:
         finally:
             unwatch()
             unlisten()
+
+
+class _NothingBegan(Exception):
+    """The engine died before it said anything of a reply."""

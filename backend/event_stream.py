@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 # Proxies and clients cut a connection that is silent for about a minute; with slow models a token can take longer.
@@ -19,49 +19,63 @@ def event(data: Any, name: str | None = None, id: str | None = None) -> bytes:
     return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
-class _Stream(StreamingResponse):
-    """A client may leave before the first event is asked for: a generator that never began closes nothing."""
+class EventStream(Response):
+    """Sends the events as they come, and a comment whenever none came for `every` seconds. When the client leaves the
+    events are closed, also where none was asked for yet; in any case `on_end` is called."""
 
-    on_end: Callable[[], None] = staticmethod(lambda: None)
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[bytes, None], every: float, on_end: Callable[[], None] | None) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events, self._every, self._on_end = events, every, on_end
+        self._sent = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        writing, gone = asyncio.ensure_future(self._write(send)), asyncio.ensure_future(_gone(receive))
         try:
-            await super().__call__(scope, receive, send)
+            await asyncio.wait({writing, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():
+                writing.result()
         finally:
-            self.on_end()
+            writing.cancel()
+            gone.cancel()
+            await asyncio.wait({writing, gone})
+            await self._events.aclose()
+            if self._on_end is not None:
+                self._on_end()
+
+    async def _write(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        beating = asyncio.ensure_future(self._beat(send))  # one task for all: one for each event is what costs most
+        try:
+            async for block in self._events:
+                self._sent = asyncio.get_running_loop().time()
+                await send({"type": "http.response.body", "body": block, "more_body": True})
+        finally:
+            beating.cancel()
+            await asyncio.wait({beating})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _beat(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        self._sent = loop.time()
+        while True:
+            wait = self._sent + self._every - loop.time()
+            if wait > 0:
+                await asyncio.sleep(wait)
+            else:
+                self._sent = loop.time()
+                await send({"type": "http.response.body", "body": HEARTBEAT, "more_body": True})
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def respond(
     events: AsyncGenerator[bytes, None], every: float = HEARTBEAT_S, on_end: Callable[[], None] | None = None
-) -> StreamingResponse:
-    """Send the events as they come. When the client leaves, `events` is closed; in any case `on_end` is called."""
-    response = _Stream(
-        with_heartbeats(events, every),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
-    )
-    if on_end is not None:
-        response.on_end = on_end
-    return response
-
-
-async def with_heartbeats(events: AsyncGenerator[bytes, None], every: float) -> AsyncIterator[bytes]:
-    """The same events, with a comment whenever none came for `every` seconds."""
-    following: asyncio.Task[bytes] | None = None
-    try:
-        while True:
-            following = following or asyncio.ensure_future(anext(events))
-            done, _ = await asyncio.wait({following}, timeout=every)
-            if not done:
-                yield HEARTBEAT
-                continue
-            finished, following = following, None
-            try:
-                yield finished.result()
-            except StopAsyncIteration:
-                return
-    finally:
-        if following is not None:
-            following.cancel()
-            await asyncio.wait({following})
-        await events.aclose()
+) -> EventStream:
+    """A response of these events."""
+    return EventStream(events, every, on_end)

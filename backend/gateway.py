@@ -9,13 +9,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from backend import prompt
 from backend.branches import Branches
 from backend.catalog import Catalog, Shelf
 from backend.chunks import Chunk, Cursor, Payload, Progress, StateChange, Text
 from backend.endings import Again
-from backend.errors import Conflict, Invalid, NotFound, TooLarge
+from backend.errors import CannotWrite, Conflict, Invalid, NotFound, TooLarge
 from backend.journal import Journal
 from backend.library import Library, new_id
 from backend.notices import Notice
@@ -301,17 +302,31 @@ class Gateway(Library):
     def _deliver(self, cursor: Cursor, payload: Payload) -> bool:
         """Tag, journal, publish. False when the chunk had no place any more: then nobody sees it."""
         chunk = cursor.tag(payload)
-        if not self._journal.append(chunk):
+        if isinstance(payload, Text):
+            publish = partial(self._broadcast.publish, chunk)
+            there = self._journal.append_soon(chunk, publish, partial(self._lost, cursor, chunk))
+        else:
+            there = self._journal.append(chunk)
+        if not there:
             self.dropped += 1
             log.info("dropped a %s chunk of the attempt %s", chunk.kind, chunk.attempt_id)
             return False
         cursor.passed(chunk)
+        if isinstance(payload, Text):
+            return True
         self._broadcast.publish(chunk)
         if isinstance(payload, StateChange) and payload.state.terminal:
             self._endings.now()
         if isinstance(payload, Progress | StateChange):
             self._publish_row(chunk.conversation_id)
         return True
+
+    def _lost(self, cursor: Cursor, chunk: Chunk, error: CannotWrite) -> None:
+        """Text that nobody saw, because the disk did not take it: the reply ends before it."""
+        cursor.back_to(chunk)
+        attempt, run = self._journal.attempt(chunk.attempt_id), self._runs.get(chunk.attempt_id)
+        if run is not None and attempt is not None and chunk.seq == attempt.last_seq + 1:  # the first that is missing
+            run.cut(State.FAILED, Reason.ERROR, error.message)
 
     def _cancel(self, attempt: Attempt) -> None:
         """End an attempt now, whether or not something still runs for it."""

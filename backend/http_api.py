@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
@@ -172,7 +172,7 @@ def routes(gateway: Gateway) -> APIRouter:
         after: Annotated[int | None, Query(ge=-1, le=BEYOND)] = None,
         attempt: str | None = None,
         last_event_id: Annotated[str | None, Header()] = None,
-    ) -> StreamingResponse:
+    ) -> Response:
         gateway.conversation(id)  # 404 before the stream begins
         if attempt is None:
             if after is not None:
@@ -211,9 +211,11 @@ def unknown_paths() -> APIRouter:
     return api
 
 
-def _unreadable(request: Request) -> JSONResponse:
-    # Not UTF-8, not JSON, nested deeper than Python reads, or a number of more digits than it takes.
-    words = "The body of this request cannot be read: it is not JSON, or far too deep or too long in one of its values."
+# Not UTF-8, not JSON, nested deeper than Python reads, or a number of more digits than it takes.
+_NO_JSON = "The body of this request cannot be read: it is not JSON, or far too deep or too long in one of its values."
+
+
+def _unreadable(request: Request, words: str = _NO_JSON) -> JSONResponse:
     return JSONResponse(error_body(request.url.path, "invalid_request", words, status=400), 400)
 
 
@@ -233,6 +235,8 @@ def install_errors(app: FastAPI) -> None:
         where = ".".join(str(part) for part in first["loc"] if part != "body")
         if first["type"] == "json_invalid":
             return _unreadable(request)
+        if not where and first["type"] in ("dict_type", "model_attributes_type", "missing"):
+            return _unreadable(request, "The body of this request is a JSON object, in braces.")
         words = f"{where}: {first['msg']}" if where else str(first["msg"])
         return JSONResponse(error_body(request.url.path, "invalid_request", words, where or None, 400), 400)
 

@@ -1,14 +1,14 @@
 """The journal: conversations, messages, attempts and every chunk, in SQLite. It is the truth; all else is a view.
 
-One connection, plain calls in the event loop's thread (a chunk takes some tens of microseconds). Write-ahead log
-with synchronous=NORMAL: what a transaction wrote survives the death of this process at any moment.
+One connection, plain calls in the event loop's thread. Write-ahead log with synchronous=NORMAL: what a transaction
+wrote survives the death of this process at any moment.
 """
 
 import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +16,11 @@ from typing import Any
 
 from backend import migrations
 from backend.chunks import Chunk, Progress, StateChange, Text
-from backend.columns import as_json, columns_of, columns_of_chunk, insert, progress_of, row_of
+from backend.columns import as_json, columns_of, columns_of_chunk, insert, progress_of, row_of, text_of
 from backend.endings import Endings
 from backend.errors import CannotWrite
 from backend.folder import FolderLock
+from backend.group import Group, cannot_write, is_of_the_disk
 from backend.purge import purge
 from backend.rows import Attempt, Conversation, Message, Summary, percent_of
 from backend.states import State, can_become
@@ -42,8 +43,9 @@ class Journal:
             # Created by us with the right mode; SQLite gives the -wal and -shm files the mode of the database.
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             path.chmod(0o600)
-            self._db = sqlite3.connect(path, isolation_level=None)
-            self._db.row_factory = sqlite3.Row
+            self._connection = sqlite3.connect(path, isolation_level=None)
+            self._connection.row_factory = sqlite3.Row
+            self._group = Group(self._connection)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute("PRAGMA foreign_keys=ON")
@@ -54,24 +56,29 @@ class Journal:
 
     def close(self) -> None:
         """Close the database and let go of the folder; harmless when repeated."""
-        self._db.close()
+        self._group.commit()
+        self._connection.close()
         self._lock.release()
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        """For all but `append_soon`: nothing is seen before it is on disk."""
+        self._group.commit()
+        return self._connection
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing. Raises CannotWrite, in words, when the disk does not take it."""
+        db = self._db
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            yield self._db
-            self._db.execute("COMMIT")
+            db.execute("BEGIN IMMEDIATE")
+            yield db
+            db.execute("COMMIT")
         except BaseException as error:
-            if self._db.in_transaction:  # SQLite itself has rolled back after some errors, a full disk for one
-                self._db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError:
-                raise CannotWrite(
-                    f"This could not be written to the data folder ({error}), so it was not done. "
-                    "Make room on that disk, then try again."
-                ) from error
+            if db.in_transaction:  # SQLite itself has rolled back after some errors, a full disk for one
+                db.execute("ROLLBACK")
+            if is_of_the_disk(error):
+                raise cannot_write(error) from error
             raise
 
     # --- conversations ---------------------------------------------------------------------------
@@ -302,31 +309,50 @@ class Journal:
         if chunk.attempt_id in self._endings:
             return False
         try:
-            return self._append(chunk)
+            with self.transaction() as db:
+                return self._put(db, chunk)
         except CannotWrite:
             if not (isinstance(chunk.data, StateChange) and chunk.data.state.terminal):
                 raise
             self._endings.keep(chunk)
             return True
 
-    def _append(self, chunk: Chunk, late: bool = False) -> bool:
-        with self.transaction() as db:
-            place = db.execute(
-                """SELECT a.state, a.last_seq, a.length FROM attempts a JOIN messages m ON m.id = a.message_id
-                   WHERE a.id = ? AND (? OR m.current_attempt = a.id) AND a.message_id = ? AND a.conversation_id = ?""",
-                (chunk.attempt_id, late, chunk.message_id, chunk.conversation_id),
-            ).fetchone()
-            if place is None or (chunk.seq, chunk.offset) != (place["last_seq"] + 1, place["length"]):
-                return False
-            state = State(place["state"])
-            if state.terminal or (isinstance(chunk.data, StateChange) and not can_become(state, chunk.data.state)):
-                return False
-            self._write(db, chunk, state)
-            return True
+    def append_soon(self, chunk: Chunk, then: Callable[[], None], lost: Callable[[CannotWrite], None]) -> bool:
+        """Like `append`, in one transaction with what else comes in this turn of the event loop. `then` follows when
+        it is on disk, `lost` when the disk did not take it after all: then nothing of it is there."""
+        if chunk.attempt_id in self._endings:
+            return False
+        try:
+            written = self._put(self._group.begin(), chunk)
+        except sqlite3.Error as error:
+            self._group.fail(cannot_write(error))
+            raise cannot_write(error) from error
+        if written:
+            self._group.add(then, lost)
+        return written
+
+    def _put(self, db: sqlite3.Connection, chunk: Chunk, late: bool = False) -> bool:
+        place = db.execute(
+            """SELECT a.state, a.last_seq, a.length FROM attempts a JOIN messages m ON m.id = a.message_id
+               WHERE a.id = ? AND (? OR m.current_attempt = a.id) AND a.message_id = ? AND a.conversation_id = ?""",
+            (chunk.attempt_id, late, chunk.message_id, chunk.conversation_id),
+        ).fetchone()
+        if place is None or (chunk.seq, chunk.offset) != (place["last_seq"] + 1, place["length"]):
+            return False
+        state = State(place["state"])
+        if state.terminal or (isinstance(chunk.data, StateChange) and not can_become(state, chunk.data.state)):
+            return False
+        self._write(db, chunk, state)
+        return True
 
     def write_endings(self) -> bool:
         """Write the endings that the disk did not take; False while it still does not."""
-        return self._endings.write(lambda chunk: self._append(chunk, late=True))
+
+        def append(chunk: Chunk) -> bool:
+            with self.transaction() as db:
+                return self._put(db, chunk, late=True)
+
+        return self._endings.write(append)
 
     def _write(self, db: sqlite3.Connection, chunk: Chunk, state: State) -> None:
         insert(db, "chunks", columns_of_chunk(chunk))
@@ -340,7 +366,7 @@ class Journal:
                 changes |= {"state": change.state, "reason": change.reason, "detail": change.detail}
                 if change.state.terminal:
                     changes |= {"usage": as_json(change.usage), "timings": as_json(change.timings)}
-                    changes |= {"text": self._text(chunk.attempt_id), "ended_at": time.time()}
+                    changes |= {"text": text_of(db, chunk.attempt_id), "ended_at": time.time()}
                     if change.state != State.CANCELLED:  # who pressed Stop knows that it ended
                         db.execute("UPDATE conversations SET unread = 1 WHERE id = ?", (chunk.conversation_id,))
         names = ", ".join(f"{name} = ?" for name in changes)
@@ -356,16 +382,10 @@ class Journal:
         )
         return self._endings.after([Chunk.restore(**dict(row)) for row in rows], attempt_id, after, limit)
 
-    def _text(self, attempt_id: str) -> str:
-        rows = self._db.execute(
-            "SELECT payload FROM chunks WHERE attempt_id = ? AND kind = 'text' ORDER BY seq", (attempt_id,)
-        )
-        return "".join(json.loads(payload)["text"] for (payload,) in rows)
-
     def _attempt(self, row: sqlite3.Row) -> Attempt:
         values = dict(row)
         if values["text"] is None:
-            values["text"] = self._text(values["id"])
+            values["text"] = text_of(self._db, values["id"])
         values["progress"] = progress_of(values["progress"])
         values["state"] = State(values["state"])
         for name in ("usage", "timings"):

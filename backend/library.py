@@ -240,9 +240,10 @@ class Library:
 
     # --- listening -------------------------------------------------------------------------------
 
-    def subscribe(self, callback: Subscriber) -> Callable[[], None]:
-        """Call back with every chunk and notice from now on, after it was journalled. Returns what ends that."""
-        return self._broadcast.subscribe(callback)
+    def subscribe(self, callback: Subscriber, attempt_id: str | None = None) -> Callable[[], None]:
+        """Call back with every chunk and notice from now on, after it was journalled; with an attempt only with that
+        one's chunks. Returns what ends that."""
+        return self._broadcast.subscribe(callback, attempt_id)
 
     def publish(self, notice: Notice) -> None:
         """Tell every listener what another part of Pagoda has to say; `newest` tells those who come later."""

@@ -17,29 +17,44 @@ BEHIND = 1000
 async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> AsyncGenerator[bytes, None]:
     """The chunks of one attempt after `after`, until it ends.
 
-    The journal is the queue: news only wakes the reader, which then reads on from where it was. So nothing can be
-    missed or sent twice, and a slow reader costs no memory.
+    The journal is the queue: whatever is not at hand is read from there, from where the reader was. So nothing can be
+    missed or sent twice, and a slow reader costs little memory. All that is there goes out in one piece.
     """
     news = asyncio.Event()
+    heard: list[Chunk] = []
+    look = True  # into the journal: at first, and when something was missed
 
     def hear(item: Chunk | Notice) -> None:
-        # Not for every chunk of every conversation: with 200 readers each would wake all the others.
-        if not isinstance(item, Chunk) or item.attempt_id == attempt_id:
-            news.set()
+        nonlocal look
+        if isinstance(item, Chunk):
+            if len(heard) < BEHIND:
+                heard.append(item)
+            else:
+                look = True
+        elif item.kind in ("deleted", "branch", "closing"):
+            look = True
+        else:
+            return
+        news.set()
 
-    unsubscribe = gateway.subscribe(hear)
+    unsubscribe = gateway.subscribe(hear, attempt_id)
     try:
         while True:
             news.clear()
-            chunks = gateway.chunks(attempt_id, after, PAGE)
-            for chunk in chunks:
-                yield event(chunk.to_dict(), "chunk", f"{attempt_id}:{chunk.seq}")
-                after = chunk.seq
-            if chunks and isinstance(chunks[-1].data, StateChange) and chunks[-1].data.state.terminal:
-                return
-            if not chunks:
-                if gateway.attempt(attempt_id).state.terminal:
+            chunks = [chunk for chunk in heard if chunk.seq > after]
+            heard.clear()
+            if look or (chunks and chunks[0].seq != after + 1):
+                look = False
+                chunks = gateway.chunks(attempt_id, after, PAGE)
+                if not chunks and gateway.attempt(attempt_id).state.terminal:
                     return
+                look = len(chunks) == PAGE
+            if chunks:
+                after = chunks[-1].seq
+                yield b"".join(event(each.to_dict(), "chunk", f"{attempt_id}:{each.seq}") for each in chunks)
+                if isinstance(chunks[-1].data, StateChange) and chunks[-1].data.state.terminal:
+                    return
+            elif not look:
                 await news.wait()
     except NotFound:
         yield event({"attempt_id": attempt_id}, "deleted")

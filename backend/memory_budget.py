@@ -47,7 +47,7 @@ class MemoryBudget:
 
     async def _apply(self) -> None:
         """Takes a turn like a reply: the engine's model changes between two of them, never under one."""
-        ticket = self._queue.enter(self._lane, "memory budget", lambda _: None)
+        ticket = self._queue.enter(self._lane, "memory budget", lambda *_: None, model="memory budget")
         try:
             if await ticket.turn():
                 log.info("the engine's memory budget is now %s", self._wish or "auto")

@@ -138,9 +138,10 @@ class Meter:
             thinking_s=_short(self._thinking_s) if self._thinking_s is not None else None,
         )
 
-    def queued(self, position: int) -> chunks.Progress:
-        """Waiting, `position`-th in line."""
-        return chunks.Progress(stage="queued", elapsed_s=self._rounded_elapsed(), queue_position=position)
+    def queued(self, position: int, behind: str | None = None) -> chunks.Progress:
+        """Waiting, `position`-th in line, `behind` another model that is at work."""
+        elapsed = self._rounded_elapsed()
+        return chunks.Progress(stage="queued", elapsed_s=elapsed, queue_position=position, queued_behind=behind)
 
     def begun(self) -> chunks.Progress:
         """Its turn has come after a wait; the source has said nothing yet."""
@@ -159,7 +160,8 @@ class Meter:
         else:
             return None
         usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-        cached = self._ended.cached_tokens if self._ended is not None else None
+        end = self._finished or self._ended
+        cached = end.cached_tokens if end is not None else None
         return usage | ({"cached_tokens": cached} if cached else {})
 
     def timings(self) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from backend.chat_request import ChatRequest
 from backend.completion_shapes import ChatShape, TextShape
 from backend.delivery import deliver
 from backend.gateway import Gateway
-from backend.sources import Source
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -40,27 +39,22 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @api.post(ChatShape.path)
     async def chat_completions(body: dict[str, Any], client: Request) -> Response:
-        asked = _read(desk, body, chat_request.read, "chat/completions")
+        asked = _read(desk, body := desk.with_model(body), chat_request.read, "chat/completions")
         return await _complete(desk, client, body, asked, ChatShape)
 
     @api.post(TextShape.path)
     async def completions(body: dict[str, Any], client: Request) -> Response:
-        asked = _read(desk, body, text_request.read, "completions")
+        asked = _read(desk, body := desk.with_model(body), text_request.read, "completions")
         return await _complete(desk, client, body, asked, TextShape)
 
     return api
 
 
-def is_elsewhere(source: Source) -> bool:
-    """Whether an upstream serves it, to which a request goes on as it came."""
-    return source.lane != source.name
-
-
 def _read(desk: Desk, body: dict[str, Any], strict, path: str) -> ChatRequest:
     """For a model that runs here every field is checked; the rest is the upstream's business."""
-    name = body.get("model")
+    name = body["model"]
     source = desk.find(name) if isinstance(name, str) else None
-    asked = chat_request.read_open(body, path) if source is not None and is_elsewhere(source) else strict(body)
+    asked = chat_request.read_open(body, path) if source is not None and source.elsewhere else strict(body)
     desk.known(asked.model)
     return asked
 

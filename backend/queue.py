@@ -1,6 +1,7 @@
 """Who may use which source next: a queue per source, fair between conversations, with positions one can see.
 
 Turns of one key (a conversation, an API request) stay in order and never overlap, on whatever source they run.
+Turns of different models that cannot be in memory together never overlap either.
 Fair means rounds: nobody's second turn comes before everybody's first. A share (a conversation, or all API clients
 together) has one turn a round, so a newcomer waits for at most one turn of everybody else.
 """
@@ -13,10 +14,18 @@ class Ticket:
     """A place in the queue, later the turn itself; `leave` gives up either."""
 
     def __init__(
-        self, queue: "Queue", source: str, key: str, share: str, capacity: int, on_position: Callable[[int], None]
+        self,
+        queue: "Queue",
+        source: str,
+        key: str,
+        share: str,
+        capacity: int,
+        on_position: Callable[[int, str | None], None],
+        model: str | None,
     ) -> None:
-        self.source, self.key, self.share, self.capacity = source, key, share, capacity
+        self.source, self.key, self.share, self.capacity, self.model = source, key, share, capacity, model
         self.position: int | None = None
+        self.behind: str | None = None
         self.round = 0
         self._queue = queue
         self._on_position = on_position
@@ -39,10 +48,10 @@ class Ticket:
         if not self._turn.done():
             self._turn.set_result(came)
 
-    def _move(self, position: int) -> None:
-        if position != self.position:
-            self.position = position
-            self._on_position(position)
+    def _move(self, position: int, behind: str | None) -> None:
+        if (position, behind) != (self.position, self.behind):
+            self.position, self.behind = position, behind
+            self._on_position(position, behind)
 
 
 class Queue:
@@ -58,22 +67,24 @@ class Queue:
         self,
         source: str,
         key: str,
-        on_position: Callable[[int], None],
+        on_position: Callable[[int, str | None], None],
         capacity: int = 1,
         share: str | None = None,
+        model: str | None = None,
     ) -> Ticket:
-        """Line up. `on_position` hears every place (1 = next) this ticket waits at, the first one before this returns;
-        it hears nothing when the turn comes at once. `capacity` is how many turns the source takes at a time; `share`
-        is who has one turn a round, the key itself if not named."""
-        ticket = Ticket(self, source, key, share or key, capacity, on_position)
+        """Line up. `on_position` hears every place (1 = next) this ticket waits at, the first one before this returns,
+        and which other model has to finish first, if one has; it hears nothing when the turn comes at once. `capacity`
+        is how many turns the source takes at a time; `share` is who has one turn a round, the key itself if not named;
+        `model` has the source to itself."""
+        ticket = Ticket(self, source, key, share or key, capacity, on_position, model)
         ticket.round = self._next_round(source, ticket.share)
         self._waiting.append(ticket)
         self._advance()
         return ticket
 
-    def awaited(self, source: str) -> bool:
-        """Whether anybody waits for that source."""
-        return any(ticket.source == source for ticket in self._waiting)
+    def wanted(self, source: str, ticket: Ticket) -> bool:
+        """Whether anybody waits for that source or uses it, besides this ticket."""
+        return any(other.source == source and other is not ticket for other in (*self._waiting, *self.active))
 
     def waiting(self, source: str, share: str) -> int:
         """How many of that share wait for that source."""
@@ -92,13 +103,21 @@ class Queue:
                 self._advance()
 
     def _advance(self) -> None:
+        held: set[str] = set()  # sources where another model's turn is next, which nobody may put off
         for ticket in self._order():
-            if self._may_start(ticket):
+            if ticket.source not in held and self._may_start(ticket):
                 self._start(ticket)
+            elif self._other_model(ticket) is not None:
+                held.add(ticket.source)
         places: dict[str, int] = {}
         for ticket in self._order():
             places[ticket.source] = places.get(ticket.source, 0) + 1
-            ticket._move(places[ticket.source])
+            ticket._move(places[ticket.source], self._other_model(ticket))
+
+    def _other_model(self, ticket: Ticket) -> str | None:
+        """The model that is at work where this ticket wants another."""
+        at_work = (other.model for other in self.active if other.source == ticket.source)
+        return next((model for model in at_work if model != ticket.model), None)
 
     def _order(self) -> list[Ticket]:
         """By round, then by arrival (the sort is stable)."""
@@ -109,6 +128,8 @@ class Queue:
             return False
         earlier = self._waiting[: self._waiting.index(ticket)]
         if any(ticket.key == other.key for other in earlier):
+            return False
+        if self._other_model(ticket) is not None:
             return False
         return sum(ticket.source == other.source for other in self.active) < ticket.capacity
 

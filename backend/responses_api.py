@@ -1,79 +1,22 @@
-"""OpenAI's responses API in its minimum: text in, text out, whole or streamed; nothing is stored."""
+"""OpenAI's responses API: text, thoughts and function calls, whole or streamed; nothing is stored."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backend.answer import Answer, Desk, Failure
-from backend.chat_request import refusal
 from backend.chunks import StateChange, Text
-from backend.completion_shapes import content_of
+from backend.completion_shapes import content_of, tool_calls
 from backend.delivery import deliver
 from backend.event_stream import event
 from backend.gateway import Gateway
-from backend.sampling import MOST_TOKENS, to_engine
+from backend.responses_request import Body, generate, read
 from backend.states import Reason, State
-from backend.wording import sound
-from engine.events import Generate
 
 PATH = "/v1/responses"
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
-
-
-class Part(_Strict):
-    type: Literal["input_text", "output_text", "text"]
-    text: str
-    annotations: list[Any] = []
-    logprobs: list[Any] | None = None
-
-
-class Said(_Strict):
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: str | Annotated[list[Part], Field(min_length=1)]
-    id: str | None = None
-    status: str | None = None
-
-
-class Format(_Strict):
-    type: Literal["text"]
-
-
-class TextOptions(_Strict):
-    format: Format | None = None
-
-
-class Reasoning(_Strict):
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
-
-
-class Body(_Strict):
-    model: str
-    input: Annotated[str, Field(min_length=1)] | Annotated[list[Said], Field(min_length=1)]
-    instructions: str | None = None
-    stream: bool = False
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
-    text: TextOptions | None = None
-    reasoning: Reasoning | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] = []
-    tool_choice: Literal["auto", "none"] = "auto"
-    parallel_tool_calls: bool = True
-    include: Annotated[list[Any], Field(max_length=0)] = []
-    truncation: Literal["disabled"] | None = None
-    store: Any = None  # nothing is kept of it, whatever is asked; `previous_response_id` is refused
-    metadata: dict[str, Any] | None = None
-    user: str | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -83,42 +26,44 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @api.post(PATH)
     async def responses(body: dict[str, Any], client: Request) -> Response:
-        try:
-            asked = Body.model_validate({key: value for key, value in body.items() if value is not None})
-        except ValidationError as error:
-            raise refusal(error) from error
-        desk.known(asked.model)
-        answer = desk.answer(client, body, "resp_", asked.model, lambda id: _generate(id, asked), wait=False)
+        asked = read(body := desk.with_model(body))
+        model = desk.known(asked.model)
+        answer = desk.answer(client, body, "resp_", model, lambda id: generate(id, asked), wait=False)
         whole = None if asked.stream else lambda texts, end: _response(answer, asked, texts, end)
         return await deliver(client, answer, whole, lambda: _events(answer, asked))
 
     return api
 
 
-def _generate(run_id: str, asked: Body) -> Generate:
-    messages = [{"role": "system", "content": sound(asked.instructions)}] if asked.instructions else []
-    if isinstance(asked.input, str):
-        messages.append({"role": "user", "content": sound(asked.input)})
-    else:
-        for said in asked.input:
-            role = "system" if said.role == "developer" else said.role
-            text = said.content if isinstance(said.content, str) else "\n".join(part.text for part in said.content)
-            messages.append({"role": role, "content": sound(text)})
-    wishes: dict[str, Any] = asked.model_dump(include={"temperature", "top_p"}, exclude_none=True)
-    if asked.max_output_tokens is not None:
-        wishes["max_tokens"] = asked.max_output_tokens
-    effort = asked.reasoning.effort if asked.reasoning is not None else None
-    template = {"reasoning_effort": effort} if effort else {}
-    return Generate(run_id, tuple(messages), to_engine(wishes), template=template)
-
-
-def _item(answer: Answer, text: str | None, status: str) -> dict[str, Any]:
-    content = [] if text is None else [_part(text)]
-    return {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "status": status, "content": content}
-
-
 def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _items(answer: Answer, texts: Sequence[Text], status: str) -> list[dict[str, Any]]:
+    """The output: what was thought, what was said, what was called."""
+    found: list[dict[str, Any]] = []
+    if thought := "".join(text.text for text in texts if text.channel == "reasoning"):
+        content = [{"type": "reasoning_text", "text": thought}]
+        found.append({"id": f"rs_{answer.id}", "type": "reasoning", "summary": [], "content": content})
+    calls, said = tool_calls(texts), content_of(texts)
+    if said or not calls:
+        message = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "status": status}
+        found.append(message | {"content": [_part(said)]})
+    for number, call in enumerate(calls):
+        found.append(_function_call(f"fc_{number}_{answer.id}", call, status))
+    return found
+
+
+def _function_call(id: str, call: dict[str, Any], status: str) -> dict[str, Any]:
+    function = call.get("function") or {}
+    return {
+        "id": id,
+        "type": "function_call",
+        "status": status,
+        "call_id": call.get("id") or id,
+        "name": function.get("name") or "",
+        "arguments": function.get("arguments") or "",
+    }
 
 
 def _response(
@@ -136,15 +81,17 @@ def _response(
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "instructions": asked.instructions,
         "model": asked.model,
-        "output": [_item(answer, content_of(texts), "incomplete" if cut else "completed")] if end and not error else [],
+        "output": _items(answer, texts, "incomplete" if cut else "completed") if end and not error else [],
         "parallel_tool_calls": asked.parallel_tool_calls,
         "previous_response_id": None,
+        "reasoning": asked.reasoning.model_dump() if asked.reasoning else None,
         "store": False,
         "temperature": asked.temperature,
+        "text": asked.text.model_dump(by_alias=True, exclude_none=True) if asked.text else {"format": {"type": "text"}},
         "top_p": asked.top_p,
         "max_output_tokens": asked.max_output_tokens,
         "tool_choice": asked.tool_choice,
-        "tools": [],
+        "tools": [{"parameters": None, "strict": None, **tool.model_dump()} for tool in asked.tools],
         "metadata": asked.metadata or {},
         "usage": {
             "input_tokens": usage["prompt_tokens"],
@@ -158,34 +105,105 @@ def _response(
     }
 
 
+class _Stream:
+    """The events of a response: each item is opened, grows, and is closed before the next."""
+
+    def __init__(self, answer: Answer, asked: Body) -> None:
+        self._answer, self._asked = answer, asked
+        self._number = self._index = -1
+        self._now = ""
+        self._item: dict[str, Any] = {}
+        self._texts: list[Text] = []  # all of it
+        self._calls = 0
+
+    def say(self, kind: str, **fields: Any) -> bytes:
+        self._number += 1
+        kind = f"response.{kind}"
+        return event({"type": kind, "sequence_number": self._number, **fields}, kind)
+
+    def begin(self) -> Iterator[bytes]:
+        yield self.say("created", response=_response(self._answer, self._asked))
+        yield self.say("in_progress", response=_response(self._answer, self._asked))
+
+    def of(self, text: Text) -> Iterator[bytes]:
+        """A piece of the reply."""
+        self._texts.append(text)
+        if text.text and text.channel == "reasoning":
+            yield from self._open("reasoning")
+            self._item["content"][0]["text"] += text.text
+            yield self.say("reasoning_text.delta", **self._place(), delta=text.text)
+        elif text.text and text.channel is None:
+            yield from self._open("message")
+            self._item["content"][0]["text"] += text.text
+            yield self.say("output_text.delta", **self._place(), delta=text.text, logprobs=[])
+        for number, piece in enumerate((text.extra or {}).get("tool_calls") or ()):
+            yield from self._open(f"call {piece.get('index', number)}", piece)
+            if more := (piece.get("function") or {}).get("arguments"):
+                self._item["arguments"] += more
+                where = {"item_id": self._item["id"], "output_index": self._index}
+                yield self.say("function_call_arguments.delta", **where, delta=more)
+
+    def end(self, end: StateChange) -> Iterator[bytes]:
+        if end.state != State.COMPLETE:
+            error = {"code": "server_error", "message": Failure(end).message}
+            yield self.say("failed", response=_response(self._answer, self._asked, self._texts, end, error))
+            return
+        if not self._now:
+            yield from self._open("message")
+        whole = _response(self._answer, self._asked, self._texts, end)
+        yield from self._close("completed" if whole["status"] == "completed" else "incomplete")
+        yield self.say(whole["status"], response=whole)
+
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._item["id"], "output_index": self._index, "content_index": 0}
+
+    def _open(self, what: str, call: dict[str, Any] | None = None) -> Iterator[bytes]:
+        if what == self._now:
+            return
+        yield from self._close("completed")
+        self._now, self._index = what, self._index + 1
+        if call is not None:
+            named = call | {"function": (call.get("function") or {}) | {"arguments": ""}}
+            self._item = _function_call(f"fc_{self._calls}_{self._answer.id}", named, "in_progress")
+            self._calls += 1
+            yield self.say("output_item.added", output_index=self._index, item=self._item)
+            return
+        reasoning = what == "reasoning"
+        head = {"type": what, "summary": []} if reasoning else {"type": what, "role": "assistant"}
+        prefix = "rs" if reasoning else "msg"
+        self._item = {"id": f"{prefix}_{self._answer.id}", "status": "in_progress", **head, "content": []}
+        yield self.say("output_item.added", output_index=self._index, item=self._item)
+        self._item["content"] = [{"type": "reasoning_text", "text": ""} if reasoning else _part("")]
+        yield self.say("content_part.added", **self._place(), part=self._item["content"][0])
+
+    def _close(self, status: str) -> Iterator[bytes]:
+        if not self._now:
+            return
+        self._item["status"] = status
+        if self._item["type"] == "function_call":
+            where = {"item_id": self._item["id"], "output_index": self._index}
+            said = {"name": self._item["name"], "arguments": self._item["arguments"]}
+            yield self.say("function_call_arguments.done", **where, **said)
+        else:
+            part = self._item["content"][0]
+            if part["type"] == "output_text":
+                yield self.say("output_text.done", **self._place(), text=part["text"], logprobs=[])
+            else:
+                yield self.say("reasoning_text.done", **self._place(), text=part["text"])
+            yield self.say("content_part.done", **self._place(), part=part)
+        yield self.say("output_item.done", output_index=self._index, item=self._item)
+
+
 async def _events(answer: Answer, asked: Body) -> AsyncGenerator[bytes, None]:
-    number = -1
-
-    def say(kind: str, **fields: Any) -> bytes:
-        nonlocal number
-        number += 1
-        return event({"type": f"response.{kind}", "sequence_number": number, **fields}, f"response.{kind}")
-
-    place = {"item_id": f"msg_{answer.id}", "output_index": 0, "content_index": 0}
-    yield say("created", response=_response(answer, asked))
-    yield say("in_progress", response=_response(answer, asked))
-    yield say("output_item.added", output_index=0, item=_item(answer, None, "in_progress"))
-    yield say("content_part.added", **place, part=_part(""))
-    texts: list[Text] = []
+    stream = _Stream(answer, asked)
+    for block in stream.begin():
+        yield block
     async with aclosing(answer.payloads()) as payloads:
         async for payload in payloads:
+            found: Iterator[bytes] = iter(())
             if isinstance(payload, Text):
-                texts.append(payload)
-                if payload.text and payload.channel is None:
-                    yield say("output_text.delta", **place, delta=payload.text, logprobs=[])
+                found = stream.of(payload)
             elif isinstance(payload, StateChange) and payload.state.terminal:
-                if payload.state != State.COMPLETE:
-                    failure = Failure(payload)
-                    error = {"code": "server_error", "message": failure.message}
-                    yield say("failed", response=_response(answer, asked, texts, payload, error))
-                    return
-                whole = _response(answer, asked, texts, payload)
-                yield say("output_text.done", **place, text=content_of(texts), logprobs=[])
-                yield say("content_part.done", **place, part=_part(content_of(texts)))
-                yield say("output_item.done", output_index=0, item=whole["output"][0])
-                yield say("completed" if whole["status"] == "completed" else "incomplete", response=whole)
+                found = stream.end(payload)
+            for block in found:
+                yield block

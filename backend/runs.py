@@ -5,8 +5,9 @@ It knows nothing of pages or requests. What it has to say goes through `deliver`
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from backend.abort import AbortController
 from backend.chunks import Payload, StateChange, Text
@@ -55,6 +56,7 @@ class Run:
         self._meter = Meter(pace)
         self._throttle = Throttle(self._send)
         self._streaming = self._ended = self._started = self._waited = False
+        self._calls = 0
         self._grace: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._heard = 0.0  # when the source last said something, or was told to stop
@@ -67,13 +69,14 @@ class Run:
             self._wait_at,
             self._source.capacity,
             self._share,
+            None if self._source.elsewhere else self._source.name,
         )
         self._abort.signal.on_abort(self._on_abort)
         return asyncio.get_running_loop().create_task(self._go())
 
-    def _wait_at(self, place: int) -> None:
+    def _wait_at(self, place: int, behind: str | None) -> None:
         self._waited = True
-        self._throttle.offer(self._meter.queued(place))
+        self._throttle.offer(self._meter.queued(place, behind))
 
     def silence(self) -> float | None:
         """Seconds since its source last said anything; None while it waits for its turn."""
@@ -97,6 +100,7 @@ class Run:
         detail: str | None = None,
         kind: str | None = None,
         param: str | None = None,
+        stop: str | None = None,
     ) -> None:
         if self._ended:
             return
@@ -108,7 +112,7 @@ class Run:
         timings = self._meter.timings()
         if self._pace is not None:
             self._pace.learn(timings)
-        self._deliver(StateChange(state, reason, detail, self._meter.usage(), timings, kind, param))
+        self._deliver(StateChange(state, reason, detail, self._meter.usage(), timings, kind, param, stop))
 
     def _on_abort(self) -> None:
         if not self._started:
@@ -121,10 +125,10 @@ class Run:
             self._patience = loop.call_later(HUNG_S, self._lose_patience)
 
     def _lose_patience(self) -> None:
-        """The place in the queue is still taken: nobody comes past a source that hangs."""
+        """Nobody comes past a source that hangs: who has a turn beside this one hears nothing either."""
         loop = asyncio.get_running_loop()
         silent = loop.time() - self._heard
-        if silent >= HUNG_S and self._queue.awaited(self._source.lane):
+        if silent >= HUNG_S and self._queue.wanted(self._source.lane, self._ticket):
             log.warning("%s said nothing for %.0f s after a stop: it is started again", self._source.name, silent)
             self._source.restart()
         else:
@@ -175,19 +179,32 @@ class Run:
             case Loading() | Progress() | Reading():
                 if not self._ended:
                     self._throttle.offer(self._meter.progress(event))
-            case Token(token=token, text=text, logprobs=logprobs):
-                self._text(Text(text, (token,), logprobs=logprobs or None))
+            case Token(token=token, text=text, logprobs=logprobs, thought=thought, calls=calls):
+                if thought:
+                    self._text(Text(thought, (token,), "reasoning"))
+                if text or not (thought or calls):
+                    self._text(Text(text, (token,), logprobs=logprobs or None))
+                self._called(calls)
             case Delta(text=text, channel=channel, extra=extra):
                 self._text(Text(text, channel=channel, extra=extra))
             case Ended():
                 self._end(*self._ending(event))
             case Finished():
+                if event.thought:
+                    self._text(Text(event.thought, channel="reasoning"))
                 if event.text:
                     self._text(Text(event.text))
-                self._end(*self._ending(event))
+                self._called(event.calls)
+                self._end(*self._ending(event), stop=event.stop)
             case RunFailed():
                 reason = Reason.TOO_LONG if event.kind == PromptTooLong.__name__ else Reason.ERROR
                 self._end(State.FAILED, reason, event.message, event.kind, event.param)
+
+    def _called(self, calls: Sequence[dict[str, Any]]) -> None:
+        """Tool calls, each whole."""
+        for call in calls:
+            self._text(Text("", extra={"tool_calls": [{"index": self._calls, **call}]}))
+            self._calls += 1
 
     def _text(self, text: Text) -> None:
         if self._ended:

@@ -83,11 +83,13 @@ class ModelStatus:
 
 class Source(Protocol):
     """Runs replies, `capacity` of them at a time (the gateway queues the rest). Sources that stand on the same machine
-    share a `lane` and its capacity."""
+    share a `lane` and its capacity. `elsewhere`: another server answers, to which a client's request goes on as it
+    came; sources that are not elsewhere have their lane to themselves."""
 
     name: str
     lane: str
     capacity: int
+    elsewhere: bool
 
     def status(self) -> ModelStatus:
         """How it stands now."""

@@ -121,6 +121,8 @@ class Upstream:
 class UpstreamSource:
     """One model of an upstream."""
 
+    elsewhere = True
+
     def __init__(self, upstream: Upstream, model: str) -> None:
         self.name, self.lane, self.capacity = f"{upstream.name}/{model}", upstream.name, upstream.settings.concurrency
         self._upstream, self._model = upstream, model

@@ -18,7 +18,8 @@ from engine.loader import PagedModel, load
 class Result:
     """`limit_tokens_per_s` is what the measured disk and memory bandwidth allow for the bytes that had to move.
 
-    `prefetch_hit_rate` is None as long as nothing is prefetched.
+    `prefetch_hit_rate` is None when nothing was prefetched. With a `batch` of several sequences, tokens a second
+    are those of all together, `tpot_s_p50` is the time until each has its next one, and `tokens` are the first one's.
     """
 
     model: str
@@ -30,6 +31,7 @@ class Result:
     slot_bytes: int
     peak_rss_bytes: int
     load_s: float
+    batch: int
     prompt_tokens: int
     ttft_s: float
     prefill_tokens_per_s: float
@@ -55,34 +57,38 @@ def bench(
     expert_bytes: int | float | str | None = None,
     prompt_tokens: int = 128,
     tokens: int = 64,
+    batch: int = 1,
+    lookahead: bool | None = None,
 ) -> Result:
-    """Load, read a random prompt (seed 0), write `tokens` greedy tokens, measure. Raises EngineError."""
+    """Load, read a random prompt for each of `batch` sequences (seed 0, 1, ...), write `tokens` greedy tokens of each,
+    all together, measure. Raises EngineError."""
     opened_at = perf_counter()
     budget = "auto" if memory_bytes is None else memory_bytes
-    model = load(folder, memory_bytes=budget, expert_bytes=expert_bytes)
+    model = load(folder, memory_bytes=budget, expert_bytes=expert_bytes, lookahead=lookahead)
     load_s = perf_counter() - opened_at
     sizes = model.sizes
-    vocabulary = len(model.tokenizer)
-    prompt = np.random.default_rng(0).integers(vocabulary // 10, vocabulary // 2, max(prompt_tokens, 2)).tolist()
+    made = [random_prompt(model, prompt_tokens, seed) for seed in range(batch)]
+    prompt_length = len(made[0])
 
-    cache, started = make_prompt_cache(model), perf_counter()
-    for _ in prefill(model, prompt[:-1], cache):
-        pass
-    made, times = [prompt[-1]], []
+    states, started = [make_prompt_cache(model) for _ in made], perf_counter()
+    for one, state in zip(made, states, strict=True):
+        for _ in prefill(model, one[:-1], state):
+            pass
+    times: list[float] = []
     first, before = 0.0, (0, 0, 0)
     for _ in range(tokens):
-        logits = model(mx.array([made[-1:]]), cache=cache)[0, -1]
-        made.append(int(mx.argmax(logits)))
+        for one, logits in zip(made, model.next_logits([one[-1] for one in made], states), strict=True):
+            one.append(int(mx.argmax(logits)))
         times.append(perf_counter())
         if len(times) == 1:
             first, before = times[0] - started, _moved(model)
     read, hits, reads = (now - then for now, then in zip(_moved(model), before, strict=True))
-    peak = memory.peak_rss_bytes()
+    peak, prefetch_hit_rate = memory.peak_rss_bytes(), model.stats().prefetch_hit_rate
     model.close()
 
     gaps = [b - a for a, b in pairwise(times)]
-    per_token = sum(gaps) / len(gaps) if gaps else 0.0
-    read_per_token = read / len(gaps) if gaps else 0.0
+    per_token = sum(gaps) / len(gaps) / batch if gaps else 0.0
+    read_per_token = read / len(gaps) / batch if gaps else 0.0
     looked_at = inspection.inspect(folder, memory_bytes)
     disk, ram = looked_at.disk_bytes_per_s, machine.memory_speed()
     limit = inspection.limit(sizes.trunk_bytes + looked_at.expert_bytes_per_token, read_per_token, disk, ram)
@@ -97,20 +103,28 @@ def bench(
         slot_bytes=sizes.slot_bytes,
         peak_rss_bytes=peak,
         load_s=load_s,
-        prompt_tokens=len(prompt),
+        batch=batch,
+        prompt_tokens=prompt_length,
         ttft_s=first,
-        prefill_tokens_per_s=len(prompt) / first,
+        prefill_tokens_per_s=prompt_length * batch / first,
         decode_tokens_per_s=speed,
         tpot_s_p50=sorted(gaps)[len(gaps) // 2] if gaps else 0.0,
         bytes_read_per_token=read_per_token,
         expert_hit_rate=hits / (hits + reads) if hits + reads else 1.0,
-        prefetch_hit_rate=None,
+        prefetch_hit_rate=prefetch_hit_rate,
         disk_bytes_per_s=disk,
         memory_bytes_per_s=ram,
         limit_tokens_per_s=limit,
         limit_ratio=speed / limit,
-        tokens=made[1:],
+        tokens=made[0][prompt_length:],
     )
+
+
+def random_prompt(model: PagedModel, tokens: int, seed: int = 0) -> list[int]:
+    """At least two ids that the model knows, none of them special in the usual tokenizers."""
+    known = model(mx.array([[0]]), cache=make_prompt_cache(model)).shape[-1]
+    vocabulary = min(known, len(model.tokenizer))
+    return np.random.default_rng(seed).integers(vocabulary // 10, vocabulary // 2, max(tokens, 2)).tolist()
 
 
 def _moved(model: PagedModel) -> tuple[int, int, int]:

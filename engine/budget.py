@@ -13,6 +13,9 @@ from engine.slots import SlotStore
 
 # Experts that left have to be read again, so they come back only when this much more than their bytes is free.
 _MARGIN = 32 << 20
+# A chunk of a prompt may take so much however little there is; fewer tokens would read the experts too often.
+_LEAST_CHUNK_BYTES = 16 << 20
+_LEAST_CHUNK_TOKENS = 32
 
 
 class Budget:
@@ -50,8 +53,15 @@ class Budget:
         """What was reserved is not needed any more; slots get it back as memory really becomes free."""
         self._reserved = max(self._reserved - nbytes, 0)
 
+    def tokens_at_once(self, most: int, bytes_each: int) -> int:
+        """How many tokens of a prompt may pass a layer together when each takes `bytes_each` there for a moment."""
+        if self.limit is None:
+            return most
+        room = max(self._fits() - self._slot_bytes(), self._slot_bytes() // 8, _LEAST_CHUNK_BYTES)
+        return max(min(most, room // bytes_each), _LEAST_CHUNK_TOKENS)
+
     def hold(self, coming: int = 0) -> None:
-        """Keep measured memory within the limit, once slots are filled too and `coming` bytes are taken for a moment."""
+        """Keep measured memory within the limit, with slots filled and `coming` bytes taken for a moment."""
         if self.limit is None or not self._stores:
             return
         now, most = self._slot_bytes(), self._planned - self._reserved
@@ -68,7 +78,7 @@ class Budget:
         return (self.limit or 0) - (memory.rss_bytes() - filled)
 
     def _slot_bytes(self) -> int:
-        return sum(store.slots * store.one_bytes for store in self._stores)
+        return sum(store.held * store.one_bytes for store in self._stores)
 
     def _resize(self, nbytes: int) -> None:
         """Let the stores have `nbytes` together, each what a token needs and its part of the rest."""

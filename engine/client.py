@@ -22,6 +22,8 @@ RunEvent = events.Progress | events.Token | events.Finished | events.RunFailed
 
 # A model that kills its process while loading would do so forever.
 MAX_DEATHS_WHILE_LOADING = 3
+# The child itself leaves sooner; one that hangs is not waited for.
+LEAVE_S = 5.0
 _LINE_LIMIT = 1 << 24
 _HUNG = "The engine no longer answered, so it was ended. It starts again and loads the model."
 
@@ -67,13 +69,17 @@ class EngineClient:
         self._supervision = asyncio.create_task(self._supervise(), name="engine-supervisor")
 
     async def close(self) -> None:
-        """End the child. Runs that are going on raise EngineDied."""
+        """End the child, which first writes down what it has computed. Runs that are going on raise EngineDied."""
         if self._supervision:
             self._supervision.cancel()
             await asyncio.gather(self._supervision, return_exceptions=True)
         if self._child and self._child.returncode is None:
-            self._child.kill()
-            await self._child.wait()
+            self._send(events.Shutdown())
+            try:
+                await asyncio.wait_for(self._child.wait(), LEAVE_S)
+            except TimeoutError:
+                self._child.kill()
+                await self._child.wait()
         self._end_runs(EngineDied("The engine was shut down."))
 
     def retry(self) -> None:

@@ -1,179 +1,274 @@
-"""One reply: prompt to tokens, prefill in chunks, then token by token, each delivered the moment it is sampled.
+"""One reply: its prompt, what it has read of it, the tokens it has drawn, each delivered the moment it is sampled.
 
 mlx-lm's own loops start the next token's forward pass before they hand out the current one. With paged experts that
-pass blocks, so every token would arrive one whole token late.
+pass blocks, so every token would arrive one whole token late. Here a pass is asked for by `Batch`, then comes `take`.
 """
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
 
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from engine import sampling
-from engine.errors import Aborted, PromptError, PromptTooLong
-from engine.events import Event, Finished, Generate, Progress, Token
+from engine import kv, sampling
+from engine.constraint import constraint_of
+from engine.errors import EngineError, PromptError, PromptTooLong, Unsupported
+from engine.events import Event, Finished, Generate, Progress, RunFailed, Token
 from engine.loader import PagedModel
+from engine.prefix import Prefixes
+from engine.prompt import boundaries, prompt_tokens
+from engine.share import Share
 from engine.soundness import check_logits
-from engine.template import template_variables
+from engine.speech import Said, Speech
+from engine.template import ends_in_thought
 from engine.text import TextStream, reply_tokens
 from engine.token_logprobs import logprobs
 
 PREFILL_CHUNK = 512
 PROGRESS_EVERY_S = 0.1
+# What a slow reply has computed is on disk after so long at the latest, as long as writing it takes a small part of
+# that.
+WRITE_EVERY_S = 10.0
+WRITING_SHARE = 20
 
 Emit = Callable[[Event], None]
 
 
-def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
-    """The ids of the conversation, without the part of the reply that already exists. Raises PromptError."""
-    tokenizer = model.tokenizer
-    messages = [dict(message) for message in request.messages]
-    if request.raw is not None:
-        return [int(i) for i in tokenizer.encode(request.raw)]
-    variables = template_variables(tokenizer, request.template)
-    try:
-        if tokenizer.chat_template is None and not getattr(tokenizer, "has_chat_template", False):
-            ids = tokenizer.encode("\n\n".join(message["content"] for message in messages))
-        else:
-            ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, **variables)
-    except Exception as error:
-        raise PromptError(f"The model's chat template does not accept this conversation: {error}") from error
-    ids = [int(i) for i in ids]
-    return ids
-
-
 def prefill(model: PagedModel, prompt: list[int], cache: list) -> Iterator[int]:
     """Fill `cache` with the prompt, chunk by chunk, yielding how many tokens are done."""
-    for start in range(0, len(prompt), PREFILL_CHUNK):
-        chunk = prompt[start : start + PREFILL_CHUNK]
+    done = 0
+    while done < len(prompt):
+        chunk = prompt[done : done + model.tokens_at_once(PREFILL_CHUNK)]
         model.fill(mx.array([chunk]), cache)
         mx.clear_cache()
-        yield start + len(chunk)
+        done += len(chunk)
+        yield done
 
 
 class Run:
-    """The state of one reply while it is made."""
+    """The state of one reply while it is made. `tokens` are prompt and reply; `state` holds the first `fed` of them."""
 
-    def __init__(self, model: PagedModel, request: Generate, emit: Emit, abort: threading.Event):
-        self.model, self.request, self.emit, self.abort = model, request, emit, abort
-        self.before = replace(model.stats())
-        self.stage = "prefill"
-        self.done = 0
-        self.total = 0
-        self.reported = 0.0
-        self.layers = model.sizes.layers
+    def __init__(self, model: PagedModel, prefixes: Prefixes, request: Generate, emit: Emit, abort: threading.Event):
+        self.model, self.prefixes, self.request, self.emit, self.abort = model, prefixes, request, emit, abort
+        self.share = Share(model.stats())
+        self.tokens: list[int] = []
+        self.state: kv.State = []
+        self.fed = 0
+        self.ended = False
+        self._prompt = self._cached = self._limit = 0
+        self._context_bound = False
+        self._boundaries: list[int] = []
+        self._stage = "prefill"
+        self._times: list[float] = []
+        self._prefill_s = self._reported = self._disk_before_first = 0.0
+        self._written, self._written_at = 0, perf_counter()
 
-    def generate(self) -> None:
-        """Make the reply, emitting Progress, Token and, in the end, Finished. Raises EngineError."""
-        self.model.watch.begin(self._at_layer, self.abort)
-        try:
-            self._generate()
-        finally:
-            self.model.watch.end()
+    # --- reading ---------------------------------------------------------------------------------
 
-    def _generate(self) -> None:
-        started = perf_counter()
+    def begin(self) -> None:
+        """Make the prompt. Raises PromptError."""
+        self._started = perf_counter()
         request, tokenizer = self.request, self.model.tokenizer
-        wish = sampling.merged(request.sampling, sampling.model_defaults(self.model.path))
-        sampler = sampling.make(wish, len(tokenizer))
-        wish_stop = tuple(s for s in wish.stop if s)
-        existing = reply_tokens(tokenizer, request.prefix_tokens, request.prefix_text, wish_stop)
-        prompt = [*prompt_tokens(self.model, request), *existing]
-        limit, context_bound = self._limit(len(prompt), wish.max_tokens)
-        tokens = list(prompt)
-        text = TextStream(tokenizer, wish_stop, existing, request.prefix_text)
-        times: list[float] = []
-        prefill_s, reason, cache = 0.0, "length", make_prompt_cache(self.model)
+        self._wish = wish = sampling.merged(request.sampling, sampling.model_defaults(self.model.path))
+        stop = tuple(s for s in wish.stop if s)
+        existing = reply_tokens(tokenizer, request.prefix_tokens, request.prefix_text, stop)
+        self.tokens = [*prompt_tokens(self.model, request), *existing]
+        self._prompt = len(self.tokens)
+        thinking = ends_in_thought(tokenizer, self.tokens)
+        self._text = TextStream(tokenizer, stop, existing, request.prefix_text)
+        self._speech = Speech(tokenizer, request, thinking)
+        if request.count_only:
+            self.end("stop")
+            return
+        self._sampler = sampling.make(wish, len(tokenizer), constraint_of(tokenizer, request, thinking))
+        self._limit, self._context_bound = self._most(wish.max_tokens)
+        if not kv.always_cuttable(make_prompt_cache(self.model)):
+            self._boundaries = boundaries(tokenizer, request, self.tokens)
+
+    def take_up(self) -> None:
+        """Start from what is known of the tokens, so that `unread` are left to read."""
+        self.state, self.fed = self.prefixes.start(self.tokens)
+        if not self._times:
+            self._cached = self.fed
+        self._written, self._written_at = self.fed, perf_counter()
+
+    @property
+    def unread(self) -> int:
+        """Tokens to read before the next one can be drawn: all but the last, which is fed for its logits."""
+        return len(self.tokens) - 1 - self.fed
+
+    def read(self, most: int, at_layer: Callable[[int], None]) -> None:
+        """Read the next tokens, at most so many, calling `at_layer` on the way. Raises Aborted, and then what was read
+        before is still there."""
+        started = perf_counter()
+        to = min(self.fed + most, len(self.tokens) - 1, *(b for b in self._boundaries if b > self.fed))
+        chunk, self._stage = self.tokens[self.fed : to], "prefill"
+        undo = kv.undo(self.state, before_prompt=True)
+        self.model.watch.begin(at_layer, self.abort)
+        self.share.begin(1)
         try:
-            self._prefill(prompt[:-1], cache)
-            prefill_s = perf_counter() - started
-            self.stage, self.done, self.total = "decode", 0, limit
-            while len(times) < limit:
-                logits = self.model(mx.array([tokens[-1:]]), cache=cache)[0, -1]
-                check_logits(logits, self.model.damaged)
-                token = sampler(tokens, logits)
-                times.append(perf_counter())
-                if token in tokenizer.eos_token_ids:
-                    reason = "stop"
-                    break
-                tokens.append(token)
-                self.done = len(times)
-                told = logprobs(logits, token, wish.logprobs, tokenizer) if wish.logprobs is not None else ()
-                self.emit(Token(request.run_id, token, text.add(token), told))
-                if text.stopped:
-                    reason = "stop"
-                    break
-                self.model.watch.check()
-        except Aborted:
-            reason = "aborted"
-        stats, before = self.model.stats(), self.before
+            self.model.fill(mx.array([chunk]), self.state)
+        except BaseException:
+            if not undo():
+                self.lose()
+            raise
+        finally:
+            self.share.end()
+            self.model.watch.end()
+        mx.clear_cache()
+        self.fed += len(chunk)
+        self._prefill_s += perf_counter() - started
+        if not self.unread or self.fed in self._boundaries:
+            self.prefixes.keep(self.tokens[: self.fed], self.state)
+        if self.fed in self._boundaries:
+            self._write()
+        self._write_if_late()
+        self.report(0, force=not self.unread)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def fed_last(self, among: int) -> None:
+        """Its last token is about to pass through the model, with so many replies in all."""
+        self._stage = "decode"
+        self.share.begin(among)
+
+    def take(self, logits: mx.array) -> None:
+        """The next token, from its logits [V]: told, and the reply ended where it ends. Raises CheckpointError."""
+        check_logits(logits, self.model.damaged)
+        token = self._sampler(self.tokens, logits)
+        self._times.append(perf_counter())
+        if len(self._times) == 1:
+            self._disk_before_first = self.share.now().disk_s
+        tokenizer, wish = self.model.tokenizer, self._wish
+        if token in tokenizer.eos_token_ids:
+            self.end("stop")
+            return
+        self.tokens.append(token)
+        told = logprobs(logits, token, wish.logprobs, tokenizer) if wish.logprobs is not None else ()
+        said = self._speech.add(self._text.add(token))
+        self.emit(Token(self.request.run_id, token, said.text, told, said.thought, said.calls))
+        if self._text.stopped is not None or self._sampler.over or self._speech.over:
+            self.end("stop")
+        elif self.full:
+            self.end("length")
+        else:
+            self._write_if_late()
+
+    @property
+    def full(self) -> bool:
+        """Whether no more tokens may come."""
+        return len(self._times) >= self._limit
+
+    def end(self, reason: str) -> None:
+        """Tell the end. `keep` comes after that, when nothing works on the state any more."""
+        if self.ended:
+            return
+        self.ended = True
+        times, used = self._times, self.share.now()
         gaps = [b - a for a, b in pairwise(times)]
+        said = self._speech.finish(self._text.finish(whole=reason != "aborted")) if self.tokens else Said()
         self.emit(
             Finished(
-                run_id=request.run_id,
+                run_id=self.request.run_id,
                 reason=reason,
-                text=text.finish(whole=reason != "aborted"),
-                prompt_tokens=len(prompt),
+                text=said.text,
+                prompt_tokens=self._prompt,
                 completion_tokens=len(times),
-                ttft_s=times[0] - started if times else 0.0,
-                prefill_s=prefill_s,
+                ttft_s=times[0] - self._started if times else 0.0,
+                prefill_s=self._prefill_s,
                 decode_s=times[-1] - times[0] if times else 0.0,
                 tpot_s=sum(gaps) / len(gaps) if gaps else 0.0,
                 tpot_s_p50=sorted(gaps)[len(gaps) // 2] if gaps else 0.0,
-                disk_s=stats.disk_s - before.disk_s,
-                expert_hits=stats.expert_hits - before.expert_hits,
-                expert_reads=stats.expert_reads - before.expert_reads,
-                bytes_read=stats.bytes_read - before.bytes_read,
-                context_full=reason == "length" and context_bound,
+                disk_s=used.disk_s,
+                expert_hits=used.expert_hits,
+                expert_reads=used.expert_reads,
+                bytes_read=used.bytes_read,
+                context_full=reason == "length" and self._context_bound,
+                cached_tokens=self._cached,
+                stop=self._text.stopped if self.tokens else None,
+                thought=said.thought,
+                calls=said.calls,
+                router_s=used.router_s,
+                compute_s=max(self.share.passes_s - used.disk_s - used.router_s, 0.0),
+                larger=self._larger(gaps, used.disk_s),
             )
         )
 
-    def _prefill(self, prompt: list[int], cache: list) -> None:
-        self.total = len(prompt) + 1
-        for done in prefill(self.model, prompt, cache):
-            self.done = done
-            self.model.watch.check()
-        self.report(0, force=True)
+    def _larger(self, gaps: list[float], disk_s: float) -> tuple[tuple[int, float], ...]:
+        """What more memory would have bought for the tokens after the first."""
+        if not gaps:
+            return ()
+        token_s = sum(gaps) / len(gaps)
+        waited = (disk_s - self._disk_before_first) / len(gaps)
+        return self.model.larger_budgets(token_s, min(waited, token_s * 0.99))
 
-    def _limit(self, prompt: int, wish: int | None) -> tuple[int, bool]:
+    def fail(self, error: Exception) -> None:
+        """Tell why it cannot go on, for a person."""
+        if self.ended:
+            return
+        self.ended = True
+        message, param = f"The engine failed: {error}. See the engine's log.", None
+        if isinstance(error, EngineError):
+            message, param = str(error), error.param if isinstance(error, Unsupported) else None
+        elif isinstance(error, MemoryError):
+            message = "The engine ran out of memory. Give a smaller budget."
+        self.emit(RunFailed(self.request.run_id, type(error).__name__, message, param))
+
+    # --- what stays ------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Keep what was computed, for whoever goes on from it."""
+        if self.fed:
+            self.prefixes.keep(self.tokens[: self.fed], self.state)
+            self._write()
+
+    def lose(self) -> None:
+        """The state is broken or has to go; `take_up` finds or computes it again."""
+        self.state, self.fed = [], 0
+
+    def _write_if_late(self) -> None:
+        if perf_counter() - self._written_at > max(WRITE_EVERY_S, WRITING_SHARE * self.prefixes.write_s):
+            self._write()
+
+    def _write(self) -> None:
+        if self.fed > self._written:
+            self.prefixes.write(self.tokens[: self.fed], self.state)
+            self._written, self._written_at = self.fed, perf_counter()
+
+    def _most(self, wish: int | None) -> tuple[int, bool]:
         """How many tokens may come, and whether it is the model's context that says so. Raises PromptError."""
-        if prompt == 0:
+        if self._prompt == 0:
             raise PromptError("The prompt is empty. Write something first.")
         context = self.model.sizes.context_tokens
         if not context:
-            return wish or 1 << 20, False
-        room = context - prompt
+            return 1 << 20 if wish is None else wish, False
+        room = context - self._prompt
         if room <= 0:
             raise PromptTooLong(
-                f"This conversation has {prompt:,} tokens, and the model can hold {context:,}. "
+                f"This conversation has {self._prompt:,} tokens, and the model can hold {context:,}. "
                 "Start a new conversation, or shorten the message."
             )
         return (room, True) if wish is None or wish > room else (wish, False)
 
-    def _at_layer(self, layer: int) -> None:
-        self.report(layer)
-
     def report(self, layer: int, force: bool = False) -> None:
         """Tell where the run is, at most ten times a second."""
         now = perf_counter()
-        if not force and now - self.reported < PROGRESS_EVERY_S:
+        if self.ended or (not force and now - self._reported < PROGRESS_EVERY_S):
             return
-        self.reported = now
-        stats, before = self.model.stats(), self.before
+        self._reported = now
+        used, reads = self.share.now(), self._stage == "prefill"
         self.emit(
             Progress(
                 run_id=self.request.run_id,
-                stage=self.stage,
-                tokens_done=self.done,
-                tokens_total=self.total,
+                stage=self._stage,
+                tokens_done=self.fed if reads else len(self._times),
+                tokens_total=len(self.tokens) if reads else self._limit,
                 layer=layer,
-                layers=self.layers,
-                expert_hits=stats.expert_hits - before.expert_hits,
-                expert_reads=stats.expert_reads - before.expert_reads,
-                bytes_read=stats.bytes_read - before.bytes_read,
+                layers=self.model.sizes.layers,
+                expert_hits=used.expert_hits,
+                expert_reads=used.expert_reads,
+                bytes_read=used.bytes_read,
             )
         )

@@ -7,6 +7,9 @@ import json
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
+# Beyond so many replies that are made at once, each gets too little of the machine.
+REPLIES_AT_ONCE = 8
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -42,20 +45,31 @@ class Load:
 class Generate:
     """Run one reply.
 
-    `messages` are {"role", "content"} dicts for the chat template. For a reply that goes on (Continue), `prefix_text`
-    is what is on screen of it and `prefix_tokens` the ids that this model sampled for it, where they are known:
-    generation goes on right after them, and only what is not on screen is sent. `template` are variables for the chat
-    template (reasoning_effort, enable_thinking, ...); one that the template does not know fails the run. Where `raw`
-    is set it is the whole prompt, without a template.
+    `messages` are {"role", "content"} dicts for the chat template, with tool calls as the OpenAI API writes them. For a
+    reply that goes on (Continue), `prefix_text` is what is on screen of it and `prefix_tokens` the ids that this model
+    sampled for it, where they are known: generation goes on right after them, and only what is not on screen is sent.
+    `template` are variables for the chat template (reasoning_effort, enable_thinking, ...); one that the template does
+    not know fails the run. Where `raw` is set it is the whole prompt, without a template.
+
+    `tools` are functions in OpenAI's shape, `tool_choice` is auto, required, or one's name; without `parallel_calls`
+    the reply ends after one. `schema` is a JSON schema that the answer must match. `apart`: tell thoughts and calls
+    apart from the answer. What the model cannot honour fails the run, named. `count_only`: Finished with the number of
+    tokens of the prompt, and nothing else.
     """
 
     run_id: str
-    messages: tuple[dict[str, str], ...]
+    messages: tuple[dict[str, Any], ...]
     sampling: Sampling = field(default_factory=Sampling)
     prefix_tokens: tuple[int, ...] = ()
     prefix_text: str = ""
     template: dict[str, Any] = field(default_factory=dict)
     raw: str | None = None
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: str = "auto"
+    parallel_calls: bool = True
+    schema: dict[str, Any] | None = None
+    apart: bool = False
+    count_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,13 +146,16 @@ class Progress:
 class Token:
     """One token, sent the moment it is sampled. `text` may be empty while a character is incomplete.
 
-    `logprobs`, where asked for: (id, text, log probability) of the token itself, then of the likeliest ones.
+    `logprobs`, where asked for: (id, text, log probability) of the token itself, then of the likeliest ones. `thought`
+    and `calls` (engine/speech.py) stand apart from `text` only where the request asks for that.
     """
 
     run_id: str
     token: int
     text: str
     logprobs: tuple[tuple[int, str, float], ...] = ()
+    thought: str = ""
+    calls: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,7 +163,10 @@ class Finished:
     """A run came to its proper end. `reason`: stop | length | aborted. `text` is what the detokenizer still held.
 
     Times in seconds: `ttft_s` from the start of the run to the first token; `prefill_s` of it in the forward
-    pass; `tpot_s` the mean and `tpot_s_p50` the median time of each later token; `disk_s` waited for reads.
+    pass; `tpot_s` the mean and `tpot_s_p50` the median time of each later token; `disk_s` waited for reads. Of the
+    prompt, `cached_tokens` were known from before and not read again. `stop` is the stop string that ended it;
+    `thought` and `calls` as in Token. Of all its passes, `router_s` waited for what routers chose and `compute_s` was
+    neither that nor `disk_s`. `larger` tells what more memory would buy: (budget in bytes, tokens/s).
     """
 
     run_id: str
@@ -164,6 +184,13 @@ class Finished:
     expert_reads: int
     bytes_read: int
     context_full: bool = False
+    cached_tokens: int = 0
+    stop: str | None = None
+    thought: str = ""
+    calls: tuple[dict[str, Any], ...] = ()
+    router_s: float = 0.0
+    compute_s: float = 0.0
+    larger: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)

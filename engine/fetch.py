@@ -1,20 +1,19 @@
 """Experts on their way from disk into their slots: reads in flight, and what happens when they don't arrive."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from time import perf_counter
 
 import mlx.core as mx
 import numpy as np
 
-from engine.disk import Read
+from engine.disk import Reading
 from engine.errors import DiskError
+from engine.runs import Read
 
 # A disk from which nothing at all came for so long is not slow but gone. The page says "stalled" long before.
 STALLED_S = 120.0
 _LOOK_EVERY_S = 0.2  # while waiting, for a stop
-_LAST_WAIT_S = 1.0
 
 # How a file's numbers are read before they are converted. bfloat16 has no NumPy dtype: its bits are read as uint16.
 STAGING = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
@@ -22,12 +21,24 @@ STAGING = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
 
 @dataclass
 class Counters:
-    """What was read since the model was loaded; seconds are time the engine waited for reads."""
+    """What was read since the model was loaded.
+
+    Seconds: `disk_s` the engine waited for reads; `router_s` for what routers chose, to be computed and to come back
+    from the device (0 where layers run on the host: there it is known as soon as it is computed).
+    """
 
     expert_hits: int = 0
     expert_reads: int = 0
     bytes_read: int = 0
     disk_s: float = 0.0
+    router_s: float = 0.0
+    guesses: int = 0
+    right_guesses: int = 0
+
+    @property
+    def prefetch_hit_rate(self) -> float | None:
+        """The share of experts read on a guess that were then used; None when nothing was guessed."""
+        return self.right_guesses / self.guesses if self.guesses else None
 
 
 @dataclass(frozen=True)
@@ -51,8 +62,7 @@ class Fetch:
     missing: np.ndarray
     slots: np.ndarray
     counters: Counters
-    reads: list[Read] = field(default_factory=list)
-    pending: list[Future[int]] = field(default_factory=list)
+    readings: list[Reading]
     conversions: list[Conversion] = field(default_factory=list)
 
     def wait(self, check: Callable[[], None]) -> None:
@@ -62,33 +72,28 @@ class Fetch:
         """
         started = since = perf_counter()
         came = 0
-        for read, future in zip(self.reads, self.pending, strict=True):
-            got = None
-            while got is None:
-                try:
-                    got = future.result(_LOOK_EVERY_S)
-                except TimeoutError:
-                    done = sum(other.done() for other in self.pending)
-                    if done > came:
-                        came, since = done, perf_counter()
-                    elif perf_counter() - since > STALLED_S:
-                        raise _stalled(read) from None
+        for reading in self.readings:
+            while not reading.wait(_LOOK_EVERY_S):
+                if (now := sum(each.arrived_bytes for each in self.readings)) > came:
+                    came, since = now, perf_counter()
+                elif perf_counter() - since > STALLED_S:
+                    raise _stalled(reading.reads[0])
                 check()
-            self.counters.bytes_read += got
+            self.counters.bytes_read += reading.nbytes
+        check()
         for conversion in self.conversions:
             conversion.carry_out()
         self.counters.disk_s += perf_counter() - started
 
     def cancel(self) -> None:
-        """Wish for no more of it. Most reads in flight end at once; `landed` tells."""
-        for future in self.pending:
-            future.cancel()
-        wait(self.pending, _LAST_WAIT_S)
+        """Wish for no more of it; `landed` tells when it has ended."""
+        for reading in self.readings:
+            reading.cancel()
 
     @property
     def landed(self) -> bool:
         """Whether nothing can write into the slots any more."""
-        return all(future.done() for future in self.pending)
+        return all([reading.landed for reading in self.readings])
 
 
 def widen(staged: np.ndarray, dtype: str) -> np.ndarray:
@@ -104,8 +109,8 @@ def _narrow(numbers: np.ndarray, dtype: mx.Dtype) -> np.ndarray:
 
 
 def _stalled(read: Read) -> DiskError:
-    extent = read.extent
+    extent = read.of.rows(read.row)
     return DiskError(
-        f"The disk gave nothing for {STALLED_S:.0f} s: {read.what} ({extent.name}) in {extent.file} at byte "
+        f"The disk gave nothing for {STALLED_S:.0f} s: expert {read.row} ({extent.name}) in {extent.file} at byte "
         f"{extent.offset:,}. Check that the disk is connected, and try again."
     )

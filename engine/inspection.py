@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine import machine, memory
-from engine.loader import WORKING_BYTES, OpenModel, layer_count, open_model
+from engine.loader import OpenModel, layer_count, open_model
+from engine.slot_plan import WORKING_BYTES
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,6 @@ def limit(touched_bytes: float, read_bytes: float, disk_bytes_per_s: float, ram_
 
 
 def _disk_speed(opened: OpenModel) -> float:
-    """As fast as the largest piece of an expert is read, at places where such pieces lie."""
-    origins = [origin for e in opened.experts for origin in e.origins]
-    if not origins:
-        return 0.0
-    row = max(origin.rows(0).nbytes for origin in origins)
-    large = [origin for origin in origins if origin.rows(0).nbytes == row]
-    return machine.disk_speed([origin.rows(e) for origin in large for e in range(origin.shape[0])], row)
+    """As fast as this checkpoint's experts are read, half of a token's at once."""
+    modules = [e.origins for e in opened.experts]
+    return machine.disk_speed(modules, max(opened.top_k // 2, 1)) if modules else 0.0

@@ -8,6 +8,7 @@ import importlib.metadata
 import logging
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,7 @@ from typing import Any, cast
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.utils
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_flatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
@@ -24,18 +25,18 @@ from engine import memory, slot_memory
 from engine.budget import Budget
 from engine.checkpoint import Checkpoint, Identity, open_checkpoint
 from engine.disk import Disk
-from engine.errors import BudgetError, CheckpointError, EngineError
+from engine.errors import CheckpointError, EngineError
 from engine.experts import Experts, find_experts, grouped, top_k_of
 from engine.fetch import Counters
-from engine.paged import PagedExperts
+from engine.larger_memory import larger_budgets
+from engine.lookahead import Lookahead, Payoff
+from engine.paged import COPIES
 from engine.provenance import Provenance
+from engine.slot_plan import SlotPlan, least_bytes
 from engine.slots import SlotStore
 from engine.soundness import check_numbers, check_types
+from engine.together import Meeting
 from engine.watch import Watch
-
-# What compiled kernels, activations and the KV cache of a first question take beyond what is there before; measured on
-# the default model and the qwen3-moe shape: 60-90 MB. What needs more later gets it from the slots.
-WORKING_BYTES = 96 << 20
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model*", "*.tiktoken", "tiktoken.model", "vocab.*", "tekken.json")
 
@@ -70,6 +71,7 @@ class PagedModel(nn.Module):
     budget: Budget
     _disk: Disk
     _counters: Counters
+    _token_bytes: int  # what a token of a prompt takes while it passes a layer
     _stores: list[SlotStore]
     _host_pass: Any = None  # on a CPU: runs one sequence without MLX's overhead
 
@@ -89,9 +91,31 @@ class PagedModel(nn.Module):
             forward(tokens, cache=cache)  # lazy: the logits are never evaluated
             mx.eval([c.state for c in cache])
 
+    def next_logits(self, tokens: list[int], caches: list[list]) -> list[mx.array]:
+        """Logits [V] after one more token of each of several sequences, as if each were alone; experts are read once
+        for all of them."""
+
+        def one(token: int, cache: list) -> Callable[[], mx.array]:
+            return lambda: self(mx.array([[token]]), cache=cache)[0, -1]
+
+        passes = [one(token, cache) for token, cache in zip(tokens, caches, strict=True)]
+        if len(passes) == 1:
+            return [passes[0]()]
+        on_host = self._host_pass and all(self._host_pass.fits(mx.array([[0]]), cache) for cache in caches)
+        meeting = self.watch.meeting = Meeting()
+        try:
+            with self._host_pass.together() if on_host else nullcontext():
+                return meeting.hold(passes)
+        finally:
+            self.watch.meeting = None
+
     def stats(self) -> Counters:
         """What was read and hit since loading."""
         return self._counters
+
+    def larger_budgets(self, token_s: float, disk_s: float) -> tuple[tuple[int, float], ...]:
+        """(budget in bytes, tokens/s) for more memory, when a token takes `token_s`, `disk_s` of it for the disk."""
+        return larger_budgets(self._stores, self.sizes.budget_bytes, token_s, disk_s)
 
     def damaged(self) -> str | None:
         """An expert in memory that holds NaN, in words, where there is one: why a reply became nonsense."""
@@ -108,6 +132,10 @@ class PagedModel(nn.Module):
         """What was reserved is gone, or will not be needed."""
         self.budget.release(nbytes)
 
+    def tokens_at_once(self, most: int) -> int:
+        """How large a chunk of a prompt, `most` at best, fits in memory as it is now."""
+        return self.budget.tokens_at_once(most, self._token_bytes)
+
     def close(self) -> None:
         """Close the checkpoint's files. The model can't be called afterwards."""
         self._disk.close()
@@ -118,11 +146,13 @@ def load(
     memory_bytes: int | str = "auto",
     expert_bytes: int | float | str | None = None,
     on_progress: OnProgress | None = None,
+    lookahead: bool | None = None,
 ) -> PagedModel:
     """Load a checkpoint whose experts stay on disk and are paged in under a byte budget.
 
     `memory_bytes` bounds the whole process ("auto": see memory.auto_budget). `expert_bytes` sets the slots alone,
-    instead: bytes, a fraction of all experts, "least" (one token's experts of one layer) or "all".
+    instead: bytes, a fraction of all experts, "least" (one token's experts of one layer) or "all". `lookahead` reads
+    what the next layer will probably want; None finds out whether that pays here.
     Raises CheckpointError, BudgetError.
     """
     report = on_progress or (lambda *_: None)
@@ -136,15 +166,18 @@ def load(
     trunk_bytes = opened.trunk_bytes
     # What takes memory comes before it is measured.
     tokenizer, cpu = _tokenizer(folder, opened.config), _cpu_kernels()
-    _slot_bytes(opened, budget, expert_bytes, memory.rss_bytes() + trunk_bytes)
+    plan = SlotPlan(opened.experts, opened.top_k, opened.expert_bytes, opened.least_slot_bytes)
+    plan.slot_bytes(budget, expert_bytes, memory.rss_bytes() + trunk_bytes)
     _read_trunk(opened, report)
     slot_memory.give_back_freed()
-    slot_bytes = _slot_bytes(opened, budget, expert_bytes, memory.rss_bytes())
+    slot_bytes = plan.slot_bytes(budget, expert_bytes, memory.rss_bytes())
     counters, disk, watch = Counters(), Disk(), Watch()
     disk.open(opened.files)
-    stores = _stores(opened, slot_bytes, disk, counters)
+    stores = plan.stores(slot_bytes, disk, counters)
     model._stores, model.budget = stores, Budget(None if expert_bytes is not None else budget, stores)
-    _install(opened, stores, watch, model.budget)
+    modules = plan.install(model, stores, watch, model.budget, cpu.experts_of if cpu else None)
+    if len(modules) > 1 and slot_bytes < opened.expert_bytes and lookahead is not False:
+        Lookahead(None if lookahead else Payoff()).install(model, modules, opened.top_k)
     if cpu:
         report("warm-up", 0, 1, "steps")
         model._host_pass = cpu.take_over(model, super(PagedModel, model).__call__)
@@ -161,6 +194,7 @@ def load(
         top_k=opened.top_k,
         context_tokens=_context_tokens(opened.config),
     )
+    model._token_bytes = COPIES * max(opened.top_k, 1) * _width(opened.config) * 4
     model.watch, model.path, model._disk, model._counters = watch, folder, disk, counters
     return model
 
@@ -200,7 +234,7 @@ class OpenModel:
     @property
     def least_slot_bytes(self) -> int:
         """The experts that one token needs at once: of one layer, for each group of layers that shares slots."""
-        return sum(_least_bytes(group, self.top_k) for group in grouped(self.experts))
+        return sum(least_bytes(group, self.top_k) for group in grouped(self.experts))
 
 
 def open_model(folder: Path) -> OpenModel:
@@ -252,62 +286,6 @@ def layer_count(model: nn.Module, found: list[Experts]) -> int:
     return max(len(layers) if isinstance(layers, list | tuple) else 0, max((e.layer + 1 for e in found), default=1))
 
 
-def _slot_bytes(opened: OpenModel, budget: int, expert_bytes: int | float | str | None, taken: int) -> int:
-    """Bytes for slots under the budget beside `taken`. Raises BudgetError when not even the least fits."""
-    total, least = opened.expert_bytes, opened.least_slot_bytes
-    if not opened.experts:
-        return 0
-    if expert_bytes is not None:
-        named: dict[Any, int] = {"least": least, "all": total}
-        wish = named.get(expert_bytes, expert_bytes)
-        wish = wish * total if isinstance(wish, float) else wish
-        if not isinstance(wish, int | float):
-            raise BudgetError(f"{expert_bytes!r} is not a budget for experts: give bytes, a fraction, least or all.")
-        return min(max(int(wish), least), total)
-    fixed = taken + WORKING_BYTES
-    if fixed + least > budget:
-        raise BudgetError(
-            f"A memory budget of {_mb(budget)} is too small for this model: its always-used part, the program and "
-            f"room to work take {_mb(fixed)}, and one token needs {_mb(least)} of experts. "
-            f"The least that works is --memory {-(-(fixed + least) // 1_000_000)}MB."
-        )
-    return min(budget - fixed, total)
-
-
-def _stores(opened: OpenModel, slot_bytes: int, disk: Disk, counters: Counters) -> list[SlotStore]:
-    """The slots of each group of layers that can share them: what a token needs, and its part of the rest."""
-    groups = grouped(opened.experts)
-    least = [_least_bytes(group, opened.top_k) for group in groups]
-    spare, beyond = max(slot_bytes - sum(least), 0), max(opened.expert_bytes - sum(least), 1)
-    stores = []
-    for group, need in zip(groups, least, strict=True):
-        share = need + spare * (sum(e.nbytes for e in group) - need) // beyond
-        most, one = sum(e.count for e in group), group[0].one_bytes
-        slots = min(max(share // one, 1), most)
-        origins = {index: e.origins for index, e in enumerate(group)}
-        experts = max(e.count for e in group)
-        stores.append(SlotStore(group[0].pieces, slots, origins, experts, disk, counters, least=need // one))
-    return stores
-
-
-def _install(opened: OpenModel, stores: list[SlotStore], watch: Watch, budget: Budget) -> None:
-    """Put each module of experts back, behind its group's slots."""
-    cpu = _cpu_kernels()
-    modules = []
-    for group, store in zip(grouped(opened.experts), stores, strict=True):
-        for index, experts in enumerate(group):
-            experts.put_back(store.arrays)
-            kernel = cpu.experts_of(experts.module) if cpu else None
-            paged = PagedExperts(experts.module, experts.layer, index, experts.count, store, watch, budget, kernel)
-            modules.append((experts.path, paged))
-    opened.model.update_modules(tree_unflatten(modules))
-
-
-def _least_bytes(group: list[Experts], top_k: int) -> int:
-    """The experts of one token in one layer of the group."""
-    return min(top_k, min(e.count for e in group)) * group[0].one_bytes
-
-
 def _cpu_kernels() -> ModuleType | None:
     """The kernels for a machine without a GPU, where Numba is there to compile them."""
     if mx.default_device() != mx.cpu:
@@ -357,8 +335,13 @@ def _context_tokens(config: dict) -> int:
     return 0
 
 
-def _mb(nbytes: int) -> str:
-    return f"{nbytes / 1e6:,.0f} MB"
+def _width(config: dict) -> int:
+    """The numbers in an activation, in whatever words the config says it; a common one when it doesn't."""
+    for values in (config, config.get("text_config") or {}):
+        for key in ("hidden_size", "dim", "d_model", "n_embd", "model_dim"):
+            if type(values.get(key)) is int:
+                return values[key]
+    return 4096
 
 
 def resolve(model: str) -> Path:

@@ -5,15 +5,20 @@ import os
 import platform
 import random
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
+import mlx.core as mx
 import numpy as np
 
-from engine import memory
+from engine import memory, slot_memory
 from engine.checkpoint import Extent
-from engine.disk import Disk, Read
+from engine.disk import Disk
+from engine.provenance import Origin
+from engine.runs import Read
+from engine.slots import places
 
 _PROBE_FILE_BYTES = 256 << 20
 _PROBE_SECONDS = 1.0
@@ -71,7 +76,7 @@ def memory_speed(nbytes: int = 256 << 20) -> float:
 
 
 def probe_folder(folder: Path) -> float:
-    """Bytes per second of parallel random reads of 1 MiB from the disk behind `folder`."""
+    """Bytes per second of the engine's reads from the disk behind `folder`, a batch of 1 MiB pieces at a time."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=folder, prefix="probe-") as file:
         block = os.urandom(1 << 20)
@@ -79,45 +84,48 @@ def probe_folder(folder: Path) -> float:
             file.write(block)
         file.flush()
         os.fsync(file.fileno())
-        whole = Extent("probe", Path(file.name), 0, _PROBE_FILE_BYTES, "U8", (_PROBE_FILE_BYTES,))
-        return disk_speed([whole], _TYPICAL_READ_BYTES)
+        rows = _PROBE_FILE_BYTES // _TYPICAL_READ_BYTES
+        whole = Extent("probe", Path(file.name), 0, _PROBE_FILE_BYTES, "U8", (rows, _TYPICAL_READ_BYTES))
+        return disk_speed([[whole]], experts_at_once=4)
 
 
-def disk_speed(extents: list[Extent], read_bytes: int) -> float:
-    """Bytes per second of random parallel reads of `read_bytes` within `extents`, past the page cache.
+def disk_speed(modules: Sequence[Sequence[Origin]], experts_at_once: int) -> float:
+    """Bytes per second at which the engine reads experts it does not have, past the page cache.
 
-    The cache is dropped first where the system allows it (Linux); elsewhere the reads themselves avoid it.
+    `modules` gives the pieces of each layer's experts. As in a reply, a few random ones of a layer are read at once,
+    all their pieces, and waited for before the next layer's.
     """
-    for file in {extent.file for extent in extents}:
-        _drop_cache(file)
-    places = [
-        Extent(extent.name, extent.file, extent.offset + at, read_bytes, "U8", (read_bytes,))
-        for extent in extents
-        for at in range(0, extent.nbytes - read_bytes + 1, read_bytes)
-    ]
-    random.Random(0).shuffle(places)
-    disk, target, done = Disk(), bytearray(32 * read_bytes), 0
-    view, started = memoryview(target), perf_counter()
+    disk = Disk(cache=False)
+    layers = [[(*places(origin, disk), _row_bytes(origin), origin) for origin in pieces] for pieces in modules]
+    one = max(sum(size for *_, size, _ in pieces) for pieces in layers)
+    target = slot_memory.allocate((experts_at_once, -(-one // slot_memory.PAGE) * slot_memory.PAGE), mx.uint8)
+    first, width = slot_memory.address_of(target), target.shape[1]
+    chosen, done, started = random.Random(0), 0, perf_counter()
+    # Each expert is read once, so that no read is answered by the disk's own memory.
+    left = [chosen.sample(range(len(pieces[0][1])), len(pieces[0][1])) for pieces in layers]
     try:
-        # Each place is read once, so that no read is answered from memory.
-        for batch in range(0, len(places), 32):
-            some = places[batch : batch + 32]
-            reads = [Read(p, view[i * read_bytes : (i + 1) * read_bytes], "a disk probe") for i, p in enumerate(some)]
-            done += sum(future.result() for future in disk.read(reads))
-            if perf_counter() - started > _PROBE_SECONDS:
-                break
+        while any(left):
+            for pieces, rows in zip(layers, left, strict=True):
+                some, rows[:] = rows[:experts_at_once], rows[experts_at_once:]
+                reads = []
+                for slot, row in enumerate(some):
+                    address = first + slot * width
+                    for files, offsets, size, origin in pieces:
+                        reads.append(Read(int(files[row]), int(offsets[row]), size, address, origin, row))
+                        address += size
+                reading = disk.read(reads, target)
+                if not reading.wait(_PROBE_SECONDS * 10):
+                    return done / (perf_counter() - started)
+                done += reading.nbytes
+                if perf_counter() - started > _PROBE_SECONDS:
+                    return done / (perf_counter() - started)
         return done / (perf_counter() - started)
     finally:
         disk.close()
 
 
-def _drop_cache(file: Path) -> None:
-    if hasattr(os, "posix_fadvise"):
-        fd = os.open(file, os.O_RDONLY)
-        try:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
+def _row_bytes(origin: Origin) -> int:
+    return origin.nbytes // max(origin.shape[0], 1)
 
 
 def _kernels() -> str:

@@ -4,8 +4,11 @@ The original mlx-lm module is kept and does the mathematics; only its weights ar
 numbers become slot numbers. So every architecture computes what mlx-lm computes.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import closing
+from time import perf_counter
+from typing import Any, Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -19,8 +22,19 @@ from engine.watch import Watch
 Kernel = Callable[[mx.array, np.ndarray], mx.array]
 """x [..., D] and slot numbers [..., k] to [..., k, D]."""
 
+# Many tokens: so many experts at least are read, and computed, together, so that every core has one; and so many bytes.
+_WAVE_EXPERTS = 4
+_WAVE_BYTES = 8 << 20
 # A layer's results are there as often at once while they are weighed and summed: [..., k, D] in float32.
-_COPIES = 3
+COPIES = 3
+
+
+class Ahead(Protocol):
+    """What looks ahead from a module: told of each pass, then asked to guess after a single token's activation."""
+
+    def passes(self, single: bool) -> None: ...
+
+    def guess(self, x: mx.array) -> None: ...
 
 
 class PagedExperts(nn.Module):
@@ -46,9 +60,11 @@ class PagedExperts(nn.Module):
         self.layer = layer
         self.place = place
         self.count = count
-        self._store = store
+        self.store = store
         self._watch = watch
         self._budget = budget
+        self.ahead: Ahead | None = None
+        self.only_guessing: type[BaseException] | None = None  # raised with what the router chose, instead of a result
         self._kernel = kernel or (lambda x, slots: experts(x, mx.array(slots)))
 
     def __getattr__(self, name: str) -> Any:
@@ -62,75 +78,165 @@ class PagedExperts(nn.Module):
 
     def __call__(self, x: mx.array, indices: mx.array) -> mx.array:
         """What `experts(x, indices)` gives with all of them in memory: [..., k, D]."""
+        if self._watch.meeting is not None:
+            return self._watch.meeting.attend(self, x, indices)
         if isinstance(indices, mx.array):
+            started = perf_counter()
             mx.eval(x, indices)
-        self._watch.at_layer(self.layer)
+            self.store.waited_for_router(perf_counter() - started)
         wanted = np.asarray(indices)
-        self._budget.hold(_COPIES * wanted.size * x.shape[-1] * 4)
-        self._store.note(self.place, wanted.reshape(-1, wanted.shape[-1]))
-        slots = self._store.slots_of(self.place, wanted)
-        if wanted.size == wanted.shape[-1] and slots.min() >= 0:
+        if self.only_guessing is not None:
+            raise self.only_guessing(wanted)
+        self._watch.at_layer(self.layer)
+        if self.ahead is not None:
+            self.ahead.passes(single=wanted.size == wanted.shape[-1])
+        self._budget.hold(COPIES * wanted.size * x.shape[-1] * 4)
+        self.store.note(self.place, wanted.reshape(-1, wanted.shape[-1]))
+        return self._whole(x, wanted)
+
+    def for_each(self, parts: list[tuple[mx.array, mx.array]]) -> list[mx.array]:
+        """Several activations with their chosen experts: each result as if alone, each expert read once for all."""
+        started = perf_counter()
+        mx.eval([part for part in parts if isinstance(part[1], mx.array)])
+        self.store.waited_for_router(perf_counter() - started)
+        self._watch.at_layer(self.layer)
+        wanted = [np.asarray(indices) for _, indices in parts]
+        chosen = np.concatenate([one.reshape(-1, one.shape[-1]) for one in wanted])
+        if self.ahead is not None:
+            self.ahead.passes(single=False)
+        self._budget.hold(COPIES * chosen.size * parts[0][0].shape[-1] * 4)
+        self.store.note(self.place, chosen)
+        experts = np.unique(chosen)
+        if len(experts) > self.store.slots:
+            return [self._whole(x, one) for (x, _), one in zip(parts, wanted, strict=True)]
+        there = self.store.slots_of(self.place, experts) >= 0
+        fetch = self.store.fetch(self.place, experts[~there], keep=experts)
+        self.store.hit(int(there.sum()))
+        late = [bool(np.isin(one, fetch.missing).any()) for one in wanted]
+        outs: list[Any] = [None] * len(parts)
+
+        def compute(whether: bool) -> None:
+            for index in np.flatnonzero(np.array(late) == whether).tolist():
+                outs[index] = self._kernel(parts[index][0], self._slots(wanted[index]))
+            mx.async_eval([out for out in outs if isinstance(out, mx.array)])
+
+        try:
+            compute(False)  # those whose experts are all in memory, while the others' are read
+            fetch.wait(self._watch.check)
+            compute(True)
+            mx.eval([out for out in outs if isinstance(out, mx.array)])
+        except BaseException:
+            self.store.abandon(self.place, fetch)
+            raise
+        return outs
+
+    def _whole(self, x: mx.array, wanted: np.ndarray) -> mx.array:
+        slots = self.store.slots_of(self.place, wanted)
+        if slots.min() >= 0:
+            self._look_ahead(x, wanted)
             return self._here(x, slots)
         experts = np.unique(wanted)
-        if len(experts) <= self._store.slots:
-            return self._compute(x, wanted, experts)
+        if wanted.size == wanted.shape[-1] and len(experts) <= self.store.slots:
+            return self._one(x, wanted, experts)
         return self._in_waves(x, wanted, experts)
 
     def _here(self, x: mx.array, slots: np.ndarray) -> mx.array:
-        """One token whose experts are all in memory: nothing is read, nothing need be kept from eviction."""
-        self._store.hit(slots.size)
-        out = self._kernel(x, slots.astype(np.uint32))
-        if isinstance(out, mx.array):
-            mx.eval(out)
-        return out
+        """All experts are in memory: nothing is read, nothing need be kept from eviction."""
+        self.store.hit(len(np.unique(slots)))
+        return _done(self._kernel(x, slots.astype(np.uint32)))
 
-    def _compute(self, x: mx.array, wanted: np.ndarray, experts: np.ndarray) -> mx.array:
-        fetch = self._store.fetch(self.place, experts)
-        try:
-            late = np.isin(wanted, fetch.missing)
-            if wanted.size == wanted.shape[-1] and late.any() and not late.all():
-                out = self._in_two(x, wanted, late.reshape(-1), fetch)
-            else:
-                fetch.wait(self._watch.check)
-                out = self._kernel(x, self._slots(wanted))
-        except BaseException:
-            self._store.abandon(self.place, fetch)
-            raise
-        # A slot may be overwritten by the next layer's misses, so nothing may still have to read it.
-        if isinstance(out, mx.array):
-            mx.eval(out)
-        return out
-
-    def _in_two(self, x: mx.array, wanted: np.ndarray, late: np.ndarray, fetch: Fetch) -> mx.array:
+    def _one(self, x: mx.array, wanted: np.ndarray, experts: np.ndarray) -> mx.array:
         """One token: the experts that are in memory compute while the others are read."""
-        order = np.argsort(late, kind="stable")
-        here = len(late) - late.sum()
-        slots = self._slots(wanted)[..., order]
-        first = self._kernel(x, slots[..., :here])
-        if isinstance(first, mx.array):
-            mx.async_eval(first)
-        fetch.wait(self._watch.check)
-        return joined([first, self._kernel(x, slots[..., here:])], -2, inverse(order))
+        there = self.store.slots_of(self.place, experts) >= 0
+        fetch = self.store.fetch(self.place, experts[~there], keep=experts)
+        self.store.hit(int(there.sum()))
+        try:
+            late = np.isin(wanted, fetch.missing).reshape(-1)
+            order = np.argsort(late, kind="stable")
+            here = len(late) - late.sum()
+            slots = self._slots(wanted)[..., order]
+            parts = []
+            if here:
+                parts.append(self._kernel(x, slots[..., :here]))
+                if isinstance(parts[0], mx.array):
+                    mx.async_eval(parts[0])
+            self._look_ahead(x, wanted)
+            fetch.wait(self._watch.check)
+            parts.append(self._kernel(x, slots[..., here:]))
+            return _done(joined(parts, -2, inverse(order)))
+        except BaseException:
+            self.store.abandon(self.place, fetch)
+            raise
+
+    def _look_ahead(self, x: mx.array, wanted: np.ndarray) -> None:
+        """What is fetched for this layer was asked for; other guesses about it were wrong, and the next one is due."""
+        self.store.guessed_wrong(self.place)
+        if self.ahead is not None and wanted.size == wanted.shape[-1]:
+            self.ahead.guess(x)
 
     def _slots(self, wanted: np.ndarray) -> np.ndarray:
-        return self._store.slots_of(self.place, wanted).astype(np.uint32)
+        return self.store.slots_of(self.place, wanted).astype(np.uint32)
 
     def _in_waves(self, x: mx.array, wanted: np.ndarray, experts: np.ndarray) -> mx.array:
-        """More experts are wanted than there are slots: as many as fit at a time, each read once."""
+        """Many tokens: each expert is read at most once, in file order, while the one before it computes."""
         k = wanted.shape[-1]
         rows = x.reshape(-1, x.shape[-1])
         flat = wanted.reshape(-1)
         order = np.argsort(flat, kind="stable")
-        parts = []
-        for start in range(0, len(experts), self._store.slots):
-            wave = experts[start : start + self._store.slots]
-            lo, hi = np.searchsorted(flat[order], [wave[0], wave[-1] + 1])
-            pairs = order[lo:hi]
-            self._watch.check()
-            some = rows[mx.array(pairs // k)] if isinstance(rows, mx.array) else rows[pairs // k]
-            parts.append(self._compute(some, flat[pairs][:, None], wave).squeeze(-2))
-        out = joined(parts, 0, inverse(order))
+        sorted_experts = flat[order]
+        parts, computed = [], []
+        with closing(self._waves(experts)) as waves:
+            for wave in waves:
+                self._watch.check()
+                lo, hi = np.searchsorted(sorted_experts, wave, "left"), np.searchsorted(sorted_experts, wave, "right")
+                pairs = np.concatenate([order[a:b] for a, b in zip(lo, hi, strict=True)])
+                some = rows[mx.array(pairs // k)] if isinstance(rows, mx.array) else rows[pairs // k]
+                parts.append(_done(self._kernel(some, self._slots(flat[pairs])[:, None])).squeeze(-2))
+                computed.append(pairs)
+        out = joined(parts, 0, inverse(np.concatenate(computed)))
         return out.reshape(*wanted.shape, out.shape[-1])
+
+    def _waves(self, experts: np.ndarray) -> Generator[np.ndarray, None, None]:
+        """Parts of `experts` that are in memory: those that are there first, then the others as they arrive.
+
+        Whoever takes the next part has computed the one before.
+        """
+        there = self.store.slots_of(self.place, experts) >= 0
+        here, missing = experts[there], experts[~there]
+        self.store.hit(len(here))
+        size = max(min(max(_WAVE_EXPERTS, _WAVE_BYTES // self.store.one_bytes), self.store.slots // 3), 1)
+        waiting = deque(np.split(missing, range(size, len(missing), size)))
+        reading: deque[Fetch] = deque()
+
+        def read_on(needed: np.ndarray) -> None:
+            while waiting and len(reading) < 2:
+                keep = np.concatenate([needed, *(fetch.missing for fetch in reading)])
+                if len(keep) + len(waiting[0]) > self.store.slots:
+                    return
+                reading.append(self.store.fetch(self.place, waiting.popleft(), keep))
+
+        try:
+            read_on(here)
+            if len(here):
+                yield here
+            read_on(experts[:0])
+            while reading:
+                reading[0].wait(self._watch.check)
+                arrived = reading.popleft().missing
+                read_on(arrived)
+                yield arrived
+                read_on(experts[:0])
+        except BaseException:
+            for fetch in reading:
+                self.store.abandon(self.place, fetch)
+            raise
+
+
+def _done(out: Any) -> Any:
+    """A slot may be overwritten by the next misses, so nothing may still have to read it."""
+    if isinstance(out, mx.array):
+        mx.eval(out)
+    return out
 
 
 def joined(parts: list, axis: int, order: np.ndarray) -> Any:

@@ -15,6 +15,8 @@ from engine.errors import EngineError
 
 HALF_LIFE_PASSES = 64
 _FADE = 2 ** (-1 / HALF_LIFE_PASSES)
+# What is taken for known before anything was seen: so many passes that used all experts alike.
+_PRIOR_PASSES = 8.0
 # Stickiness is learnt from so many choices of the recent past, that is from some hundred layers' worth at top-8.
 _FADE_CHOICES = 1 - 1 / 128
 
@@ -57,6 +59,18 @@ class Residency:
         self._chosen_last[module] = False
         self._chosen_last[module, chosen[-1]] = True
 
+    def expected_misses(self, slots: int) -> float:
+        """Uses a pass, of late, of all experts but the `slots` that are used most.
+
+        What a pass would read if only frequency counted. Experts that were not seen lately are taken for seen a little:
+        else a short history would promise too much.
+        """
+        if not self._passes:
+            return 0.0
+        prior = _PRIOR_PASSES * self._uses.sum() / self._passes / self._uses.size
+        uses = np.sort((self._uses + prior).reshape(-1))[::-1] / (self._passes + _PRIOR_PASSES)
+        return float(uses[slots:].sum())
+
     def slots_of(self, module: int, experts: np.ndarray) -> np.ndarray:
         """The slot of each expert, -1 where it has to be read."""
         return self._slot[module, experts]
@@ -66,14 +80,24 @@ class Residency:
 
         Raises EngineError when there are fewer slots than experts needed at once.
         """
-        if not len(missing):
-            return np.empty(0, np.int32)
-        lacking = len(missing) - len(self._free)
+        slots = self.room(len(missing), module, keep)
+        self.put(module, missing, slots)
+        return slots
+
+    def room(self, count: int, module: int, keep: np.ndarray) -> np.ndarray:
+        """`count` slots that nothing lies in any more, not yet given to an expert. Raises EngineError, see `admit`."""
+        lacking = count - len(self._free)
         if lacking > 0:
             self._evict(lacking, module, keep)
-        slots = np.array([self._free.pop() for _ in range(len(missing))], np.int32)
-        self._slot[module, missing] = slots
-        return slots
+        return np.array([self._free.pop() for _ in range(count)], np.int32)
+
+    def put(self, module: int, experts: np.ndarray, slots: np.ndarray) -> None:
+        """The experts lie, or will lie, in these slots."""
+        self._slot[module, experts] = slots
+
+    def take_free(self, most: int) -> list[int]:
+        """Up to `most` of the slots that nothing lies in."""
+        return [self._free.pop() for _ in range(min(most, len(self._free)))]
 
     def items(self) -> Iterator[tuple[int, int, int]]:
         """(module, expert, slot) of what is in memory."""
@@ -91,7 +115,7 @@ class Residency:
     def retire(self, count: int) -> np.ndarray:
         """Take up to `count` slots out of use for good: free ones, then those of the least likely experts."""
         taken = [self._free.pop(0) for _ in range(min(count, len(self._free)))]
-        held = np.count_nonzero(self._slot >= 0)
+        held = int(np.count_nonzero(self._slot >= 0))
         if (lacking := min(count - len(taken), held)) > 0:
             self._evict(lacking, 0, np.empty(0, np.int32))
             taken += [self._free.pop() for _ in range(lacking)]

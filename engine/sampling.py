@@ -13,6 +13,7 @@ from pathlib import Path
 import mlx.core as mx
 from mlx_lm.sample_utils import make_logits_processors, make_sampler
 
+from engine.constraint import Constraint
 from engine.events import Sampling
 
 # mlx-lm looks 20 tokens back, too few to keep a small model from repeating a sentence; llama.cpp's default is 64.
@@ -64,20 +65,31 @@ class Sampler:
     draw: Callable[[mx.array], mx.array]
     processors: tuple[Callable[[mx.array, mx.array], mx.array], ...]
     seed: int
+    constraint: Constraint | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing may follow."""
+        return self.constraint is not None and self.constraint.over
 
     def __call__(self, tokens: list[int], logits: mx.array) -> int:
-        """The token after `tokens`, from `logits` [V]."""
+        """The token after `tokens`, from `logits` [V]. One call for each token of the reply, in order."""
         row = logits[None].astype(mx.float32)
         if self.processors:
             history = mx.array(tokens[-PENALTY_WINDOW:])
             for process in self.processors:
                 row = process(history, row)
+        if self.constraint is not None:
+            row = self.constraint.mask(row)
         logprobs = row - mx.logsumexp(row, axis=-1, keepdims=True)
         mx.random.seed((self.seed * 1_000_003 + len(tokens)) % (1 << 63))
-        return int(self.draw(logprobs)[0])
+        token = int(self.draw(logprobs)[0])
+        if self.constraint is not None:
+            self.constraint.take(token)
+        return token
 
 
-def make(wish: Sampling, vocabulary: int) -> Sampler:
+def make(wish: Sampling, vocabulary: int, constraint: Constraint | None = None) -> Sampler:
     """The sampler for a merged wish over `vocabulary` tokens; without a seed, a random one."""
     temperature, top_p, top_k = wish.temperature or 0.0, wish.top_p or 0.0, wish.top_k or 0
     if temperature < NEARLY_GREEDY or 0 < top_p < NEARLY_GREEDY:
@@ -96,4 +108,4 @@ def make(wish: Sampling, vocabulary: int) -> Sampler:
         logit_bias={int(token): float(bias) for token, bias in wish.logit_bias} or None,
     )
     seed = secrets.randbits(40) if wish.seed is None else wish.seed
-    return Sampler(draw, tuple(processors), seed)
+    return Sampler(draw, tuple(processors), seed, constraint)

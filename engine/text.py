@@ -49,16 +49,16 @@ class TextStream:
         # (a space that this detokenizer still holds back).
         self._shown = len(shown)
         self._stop = tuple(s for s in stop if s)
-        self.stopped = False
+        self.stopped: str | None = None  # the stop string that came
 
     def add(self, token: int) -> str:
-        """The text that can be shown now that `token` is known; sets `stopped` when a stop string is complete."""
+        """The text that can be shown now that `token` is known; `stopped` then says if a stop string is complete."""
         self._detokenizer.add_token(token)
         return self._release(self._detokenizer.text, final=False)
 
     def finish(self, whole: bool = True) -> str:
         """What was held back. A character that never became whole is left out."""
-        if self.stopped:
+        if self.stopped is not None:
             return ""
         if whole:
             self._detokenizer.finalize()
@@ -66,10 +66,10 @@ class TextStream:
 
     def _release(self, text: str, final: bool) -> str:
         fresh = text[self._shown :]
-        ends = [at for s in self._stop if (at := fresh.find(s)) >= 0]
+        ends = [(at, s) for s in self._stop if (at := fresh.find(s)) >= 0]
         if ends:
-            self.stopped = True
-            fresh = fresh[: min(ends)]
+            at, self.stopped = min(ends)
+            fresh = fresh[:at]
         elif not final:
             fresh = fresh[: len(fresh) - self._held(fresh)]
         self._shown += len(fresh)

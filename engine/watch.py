@@ -6,18 +6,30 @@ inside the layer.
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from engine.errors import Aborted
+from engine.together import Meeting
+
+
+class Flag(Protocol):
+    """Whether something is to stop: a threading.Event, or something made of several."""
+
+    def is_set(self) -> bool: ...
 
 
 class Watch:
-    """One per model. `on_layer(layer)` is called on the engine's thread, between layers."""
+    """One per model. `on_layer(layer)` is called on the engine's thread, between layers.
+
+    `meeting` is there while several passes go through the layers together.
+    """
 
     def __init__(self) -> None:
-        self._abort = threading.Event()
+        self._abort: Flag = threading.Event()
         self.on_layer: Callable[[int], None] | None = None
+        self.meeting: Meeting | None = None
 
-    def begin(self, on_layer: Callable[[int], None] | None, abort: threading.Event | None = None) -> None:
+    def begin(self, on_layer: Callable[[int], None] | None, abort: Flag | None = None) -> None:
         """Start to watch a run; setting `abort` (from any thread) stops it."""
         self.on_layer = on_layer
         self._abort = abort or threading.Event()

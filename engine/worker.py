@@ -9,14 +9,16 @@ import os
 import queue
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
-from engine.errors import EngineError, Unsupported
+from engine.errors import EngineError
 from engine.events import (
     Abort,
     Command,
     Event,
+    Finished,
     Generate,
     Load,
     Loaded,
@@ -31,10 +33,12 @@ from engine.events import (
 log = logging.getLogger("pagoda.engine")
 
 PROGRESS_EVERY_S = 0.1
+# So long it may take to write down what replies have computed, once it is time to leave.
+LEAVE_S = 4.0
 
 
 class Worker:
-    """Runs commands one after the other; aborts are heeded at once, from the reading thread."""
+    """Carries out commands in their order, replies all at once; aborts are heeded from the reading thread."""
 
     def __init__(self, events_fd: int):
         self._events = events_fd
@@ -42,17 +46,18 @@ class Worker:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._aborts: dict[str, threading.Event] = {}
         self._model = None
+        self._batch = None
         self._stage, self._reported = "", 0.0
 
     def emit(self, event: Event) -> None:
-        """Send one event; a line is written whole."""
+        """Send one event; a line is written whole. Nobody may be there to read it any more."""
         line = encode(event)
-        with self._writing:
+        with self._writing, suppress(BrokenPipeError):
             while line:
                 line = line[os.write(self._events, line) :]
 
     def read_commands(self, stdin_fd: int) -> None:
-        """Take commands until the parent is gone, then leave at once: nobody is there to read a reply."""
+        """Take commands until the parent is gone or says so, then leave soon."""
         with os.fdopen(stdin_fd, "rb") as stdin:
             for line in stdin:
                 command = decode_command(line)
@@ -65,16 +70,39 @@ class Worker:
                 if isinstance(command, Generate):
                     self._aborts[command.run_id] = threading.Event()
                 self._commands.put(command)
+        for abort in list(self._aborts.values()):
+            abort.set()
+        self._commands.put(Shutdown())
+        sleep(LEAVE_S)
         os._exit(0)
 
     def work(self) -> None:
-        """Carry out commands forever."""
+        """Carry out commands until it is time to leave."""
         while True:
-            command = self._commands.get()
-            if isinstance(command, Load):
+            command = self._next()
+            if isinstance(command, Shutdown):
+                if self._batch is not None:
+                    self._batch.close()
+                os._exit(0)
+            elif isinstance(command, Load):
+                self._finish_replies()
                 self._load(command)
             elif isinstance(command, Generate):
                 self._generate(command)
+            elif self._batch is not None:
+                self._batch.step()
+
+    def _next(self) -> Command | None:
+        """The next command; None when there is none and replies are to be made."""
+        try:
+            return self._commands.get(block=self._batch is None or not self._batch.busy)
+        except queue.Empty:
+            return None
+
+    def _finish_replies(self) -> None:
+        """Another model has to wait until the replies of this one are made."""
+        if self._batch is not None:
+            self._batch.finish()
 
     def _load(self, command: Load) -> None:
         try:
@@ -91,10 +119,10 @@ class Worker:
         import mlx.core as mx
 
         from engine import loader, machine
+        from engine.batch import Batch, room_for_states
+        from engine.prefix_files import PrefixFiles, fingerprint
 
-        if self._model is not None:
-            self._model.close()
-            self._model = None
+        self._unload()
         name = command.model
         if command.model == "default":
             from engine.default_model import ensure_default_model
@@ -108,6 +136,8 @@ class Worker:
         mx.set_cache_limit(64 << 20)
         budget = "auto" if command.memory_bytes is None else command.memory_bytes
         self._model = model = loader.load(path, memory_bytes=budget, on_progress=self._loading)
+        files = PrefixFiles(Path(command.data_dir) / "prefixes", fingerprint(path, machine.device_name()))
+        self._batch = Batch(model, room_for_states(model), files)
         sizes = model.sizes
         return Loaded(
             name=name,
@@ -124,6 +154,13 @@ class Worker:
             paged=sizes.slot_bytes < sizes.expert_bytes,
         )
 
+    def _unload(self) -> None:
+        if self._batch is not None:
+            self._batch.close()
+        if self._model is not None:
+            self._model.close()
+        self._batch = self._model = None
+
     def _loading(self, stage: str, done: int, total: int, unit: str) -> None:
         """Report load progress: every change of stage, every end, and at most ten steps a second between."""
         now = monotonic()
@@ -133,25 +170,16 @@ class Worker:
         self.emit(Loading(stage, done, total, unit))
 
     def _generate(self, request: Generate) -> None:
-        from engine.decode import Run
+        def emit(event: Event) -> None:
+            if isinstance(event, Finished | RunFailed):
+                self._aborts.pop(request.run_id, None)
+            self.emit(event)
 
-        abort = self._aborts[request.run_id]
-        try:
-            if self._model is None:
-                raise EngineError("No model is loaded. Load one first.")
-            Run(self._model, request, self.emit, abort).generate()
-        except EngineError as error:
-            param = error.param if isinstance(error, Unsupported) else None
-            self.emit(RunFailed(request.run_id, type(error).__name__, str(error), param))
-        except MemoryError:
-            self.emit(RunFailed(request.run_id, "MemoryError", "The engine ran out of memory. Give a smaller budget."))
-        except Exception as error:
-            log.exception("run %s failed", request.run_id)
-            self.emit(
-                RunFailed(request.run_id, type(error).__name__, f"The engine failed: {error}. See the engine's log.")
-            )
-        finally:
-            del self._aborts[request.run_id]
+        if self._batch is None:
+            message = "No model is loaded. Load one first."
+            emit(RunFailed(request.run_id, EngineError.__name__, message))
+        else:
+            self._batch.add(request, emit, self._aborts[request.run_id])
 
 
 def main() -> None:

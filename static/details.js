@@ -93,6 +93,11 @@ export const PgDetails = {
       const timings = this.attempt.timings;
       const names = ["queued", "loading", "prefill", "decode"].filter((name) => timings[`${name}_s`] >= 0.005);
       const rows = names.map((name) => ({ name: t(`details.${name}`), time: duration(timings[`${name}_s`]) }));
+      const { cached_tokens: known, prompt_tokens: total } = this.attempt.usage ?? {};
+      if (known) {
+        const counts = { known: number(known), total: number(total) };
+        rows.unshift({ name: t("details.known"), time: t("details.known_tokens", counts) });
+      }
       if (timings.disk_s === undefined) return rows;
       rows.push({ name: t("details.disk"), time: duration(timings.disk_s) });
       if (timings.router_s >= 0.005) rows.push({ name: t("details.router"), time: duration(timings.router_s) });

@@ -26,7 +26,8 @@ function eta({ stage, eta_low_s: low, eta_high_s: high }) {
   return [t(stage === "prefill" ? "status.first_token_in" : "status.limit_in", { range: range(low, high) })];
 }
 
-function queued({ queue_position: position }) {
+function queued({ queue_position: position, queued_behind: model }) {
+  if (model && position === 1) return { stage: t("status.queued_behind", { model }), details: [], fraction: null };
   const stage = position ? t("status.queued_at", { position: number(position) }) : t("status.queued");
   return { stage, details: [], fraction: null };
 }

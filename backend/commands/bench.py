@@ -15,6 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--experts", type=experts, metavar="25%|least|all|2GB", help="memory for experts alone")
     parser.add_argument("--prompt-tokens", type=int, default=128, help="length of the prompt (default: 128)")
     parser.add_argument("--tokens", type=int, default=64, help="how many tokens to write (default: 64)")
+    parser.add_argument("--batch", type=int, default=1, help="how many conversations write at once (default: 1)")
+    parser.add_argument(
+        "--lookahead", choices=("auto", "on", "off"), default="auto", help="read ahead what layers will probably want"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -42,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
     from engine.bench import bench
     from engine.errors import EngineError
 
-    if args.tokens < 2 or args.prompt_tokens < 2:
-        print("A measurement needs at least 2 tokens of prompt and 2 of reply.", file=sys.stderr)
+    if args.tokens < 2 or args.prompt_tokens < 2 or args.batch < 1:
+        print("A measurement needs at least 2 tokens of prompt, 2 of reply, and 1 conversation.", file=sys.stderr)
         return 2
     try:
         result = bench(
@@ -52,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
             expert_bytes=args.experts,
             prompt_tokens=args.prompt_tokens,
             tokens=args.tokens,
+            batch=args.batch,
+            lookahead={"auto": None, "on": True, "off": False}[args.lookahead],
         )
     except EngineError as error:
         print(error, file=sys.stderr)
@@ -59,14 +65,18 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(result.to_dict()))
         return 0
+    rate = result.prefetch_hit_rate
+    guesses = "" if rate is None else f", {rate:.0%} of what was read ahead was right"
     print(
         f"{result.model} on {result.device}: trunk {result.trunk_bytes / 1e6:,.0f} MB, "
         f"experts {result.slot_bytes / 1e6:,.0f} of {result.expert_bytes / 1e6:,.0f} MB in memory\n"
         f"  prompt of {result.prompt_tokens}: first token after {result.ttft_s:.2f} s "
         f"({result.prefill_tokens_per_s:.1f} tokens/s)\n"
-        f"  then {result.decode_tokens_per_s:.1f} tokens/s, {result.tpot_s_p50 * 1e3:.0f} ms a token (median)\n"
+        f"  then {result.decode_tokens_per_s:.1f} tokens/s"
+        f"{f' for {result.batch} conversations together' if result.batch > 1 else ''}, "
+        f"{result.tpot_s_p50 * 1e3:.0f} ms a token (median)\n"
         f"  {result.expert_hit_rate:.0%} of experts from memory, "
-        f"{result.bytes_read_per_token / 1e6:.1f} MB read a token\n"
+        f"{result.bytes_read_per_token / 1e6:.1f} MB read a token{guesses}\n"
         f"  disk {result.disk_bytes_per_s / 1e9:.2f} GB/s and memory {result.memory_bytes_per_s / 1e9:.1f} GB/s would "
         f"allow {result.limit_tokens_per_s:.1f} tokens/s ({result.limit_ratio:.0%} reached)\n"
         f"  most memory used: {result.peak_rss_bytes / 1e6:,.0f} MB"

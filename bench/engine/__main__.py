@@ -26,6 +26,7 @@ FIGURES = ("ttft_s", "prefill_tokens_per_s", "decode_tokens_per_s", "peak_rss_by
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-moe")
+    parser.add_argument("--model", type=Path, help="another checkpoint: mlx-lm and Pagoda alone")
     parser.add_argument("--limit", action="store_true", help="inside a memory limit of half the checkpoint, files cold")
     parser.add_argument("--limit-mb", type=int, help="another memory limit, in MB")
     parser.add_argument("--only", default="", help="engines whose names contain one of these, separated by commas")
@@ -36,12 +37,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures there")
     args = parser.parse_args()
 
-    folder = checkpoint(args.shape, args.cache)
+    folder = args.model or checkpoint(args.shape, args.cache)
     sizes = inspection.inspect(folder)
     is_limited = args.limit or args.limit_mb is not None
     limit = args.limit_mb * 10**6 if args.limit_mb else sum(f.stat().st_size for f in folder.glob("*.safetensors")) // 2
     wanted = [word.strip() for word in args.only.split(",") if word.strip()]
-    engines = [e for e in (limited() if is_limited else free()) if not wanted or any(w in e.name for w in wanted)]
+    engines = [
+        engine
+        for engine in (limited() if is_limited else free())
+        if (not wanted or any(word in engine.name for word in wanted))
+        and (not args.model or engine.environment == "own")
+    ]
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
     prompt = np.random.default_rng(0).integers(vocabulary // 10, vocabulary // 2, args.prompt_tokens).tolist()
 
@@ -50,7 +56,7 @@ def main() -> None:
         for number in range(args.rounds):
             for engine in engines:
                 print(f"round {number + 1}/{args.rounds}: {engine.name} ...", file=sys.stderr)
-                file = engine.files(args.shape, args.cache)
+                file = args.model or engine.files(args.shape, args.cache)
                 job = {
                     "model": str(file),
                     "prompt": prompt,
@@ -74,7 +80,7 @@ def main() -> None:
 def _memory(engine: Engine, expert_bytes: int, limit: int | None) -> int | None:
     if engine.experts_share is not None:
         return int(engine.experts_share * expert_bytes) + engine.fixed_bytes
-    return None
+    return int(engine.limit_share * limit) if engine.limit_share and limit else None
 
 
 def _run(engine: Engine, job: dict, scratch: Path, cache: Path, limit: int | None) -> dict:

@@ -12,7 +12,10 @@ RUNNERS = Path(__file__).parent / "runners"
 
 @dataclass(frozen=True)
 class Engine:
-    """`script` runs in `environment`. `job(shape's checkpoint bytes of experts)` gives what its job has on top."""
+    """`script` runs in `environment`, with `more` in its job.
+
+    Its memory is a share of the experts plus `fixed_bytes` (what its budget counts besides), or a share of the limit.
+    """
 
     name: str
     script: str
@@ -20,6 +23,7 @@ class Engine:
     files: Callable[[str, Path], Path] = checkpoint
     more: dict[str, Any] = field(default_factory=dict)
     experts_share: float | None = None
+    limit_share: float | None = None
     packs: bool = False
     exact: bool = True
     fixed_bytes: int = 0
@@ -48,5 +52,5 @@ def limited() -> list[Engine]:
         Engine("boyle", "with_boyle", "pagers", experts_share=0.25, fixed_bytes=100 << 20),
         Engine("BigRig packed", "with_bigrig", "pagers", experts_share=0.15, packs=True),
         Engine("nunspark", "with_nunspark", "pagers", experts_share=0.15, packs=True, fixed_bytes=75 << 20),
-        Engine("Pagoda", "with_pagoda", "own"),
+        Engine("Pagoda", "with_pagoda", "own", limit_share=0.9),
     ]

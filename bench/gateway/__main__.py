@@ -32,6 +32,7 @@ class Paced:
     """A source whose tokens carry the time at which they were made."""
 
     name = lane = "paced"
+    elsewhere = False
 
     def __init__(self, streams: int, rate: float, seconds: float) -> None:
         self.capacity = streams

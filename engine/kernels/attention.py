@@ -43,33 +43,43 @@ def rotate(x, cosines, sines, traditional, out):
 
 
 @njit(**_LOOP)
-def attend(q, keys, values, scale, out, lo, hi):
-    """out[h] [V] = softmax(scale * q[h] . keys) . values for the query heads lo to hi.
+def attend(q, keys, values, scale, out, highest, total):
+    """What query heads q [H, D] gather from the values [T, V] of the one head of keys [T, D] that they share.
 
-    q [H, D]; keys [K, T, D], values [K, T, V] with H a multiple of K (grouped heads).
+    With weights exp(scale * q . key - highest): out [H, V] is the weighted sum of values, total [H] that of weights. So
+    results of several stretches of tokens can be put together (as flash-decoding does, Dao et al., 2023). Arrays have
+    to be contiguous: with strides that are not known the loops do not vectorise and take ten times as long.
     """
-    tokens, width, depth = keys.shape[1], keys.shape[2], values.shape[2]
-    share = q.shape[0] // keys.shape[0]
-    scores = np.empty(tokens, np.float32)
-    for h in range(lo, hi):
-        k = h // share
-        highest = float32(-math.inf)
-        for t in range(tokens):
+    heads, width = q.shape
+    tokens, depth = values.shape
+    weights = np.empty((heads, tokens), np.float32)
+    for t in range(tokens):
+        for h in range(heads):
             dot = float32(0)
             for i in range(width):
-                dot += q[h, i] * keys[k, t, i]
-            scores[t] = dot * float32(scale)
-            highest = max(highest, scores[t])
-        total = float32(0)
+                dot += q[h, i] * keys[t, i]
+            weights[h, t] = dot * float32(scale)
+    for h in range(heads):
+        most = float32(-math.inf)
+        for t in range(tokens):
+            most = max(most, weights[h, t])
+        sum_of_weights = float32(0)
+        for t in range(tokens):
+            weights[h, t] = np.exp(weights[h, t] - most)
+            sum_of_weights += weights[h, t]
+        highest[h], total[h] = most, sum_of_weights
         for i in range(depth):
             out[h, i] = float32(0)
-        for t in range(tokens):
-            weight = np.exp(scores[t] - highest)
-            total += weight
+    whole = tokens - tokens % 4
+    for t in range(0, whole, 4):
+        for h in range(heads):
+            a, b, c, d = weights[h, t], weights[h, t + 1], weights[h, t + 2], weights[h, t + 3]
             for i in range(depth):
-                out[h, i] += weight * values[k, t, i]
-        for i in range(depth):
-            out[h, i] /= total
+                out[h, i] += (a * values[t, i] + b * values[t + 1, i]) + (c * values[t + 2, i] + d * values[t + 3, i])
+    for t in range(whole, tokens):
+        for h in range(heads):
+            for i in range(depth):
+                out[h, i] += weights[h, t] * values[t, i]
 
 
 @njit(**_LOOP)

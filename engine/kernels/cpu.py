@@ -19,6 +19,7 @@ from engine.kernels.host_array import HostArray, host
 from engine.kernels.host_pass import HostPass
 from engine.kernels.siblings import Siblings, Watcher
 from engine.kernels.threads import each, keep_blas_to_one_thread, split
+from engine.stand_in import StandIn
 
 # Up to so many rows, one pass of matvec a row is faster than dequantising the matrix for BLAS.
 FEW_ROWS = 3
@@ -117,22 +118,6 @@ def matrix_of(module: Any) -> Matrix | DenseMatrix | None:
         return None
     w, s, b = (np.array(module[name], copy=False) for name in ("weight", "scales", "biases"))
     return Matrix(w, s, b, module.bits)
-
-
-class StandIn(nn.Module):
-    """Stands for another module; what a model reads off that one (kimi_k3 its weight) is still found here."""
-
-    def __init__(self, original: nn.Module):
-        super().__init__()
-        self.original = original
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if "original" not in self:  # still being made
-                raise
-            return getattr(self["original"], name)
 
 
 class CpuLinear(StandIn):

@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from engine.kernels import attention, routing
-from engine.kernels.threads import each, split
+from engine.kernels.threads import cores, each, split
 
 _DTYPES = {
     mx.float32: np.float32, mx.float16: np.float32, mx.bfloat16: np.float32, mx.int32: np.int32, mx.uint32: np.uint32,
@@ -117,14 +117,38 @@ def _attention(
     keys, values = host(k)[0], host(v)[0]
     heads, tokens, width = q.shape[1:]
     if tokens == 1:
-        queries = np.ascontiguousarray(q).reshape(heads, width)
-        out = np.empty((heads, values.shape[-1]), np.float32)
-        work = 8 * heads * keys.shape[1] * width  # an exp and two loads a value: some eight weights' worth
-        split(lambda lo, hi: attention.attend(queries, keys, values, scale, out, lo, hi), heads, work)
-        return out.reshape(1, heads, 1, -1).view(HostArray)
+        return _attention_of_one(np.ascontiguousarray(q).reshape(heads, width), keys, values, scale)
     if mask is None:
         raise TypeError("attention of several tokens that see each other has no host form")
     return _causal_attention(q[0], keys, values, scale)
+
+
+# A stretch of so many keys and values of one head is worth a call of its own.
+LEAST_STRETCH = 256
+
+
+def _attention_of_one(q: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float) -> HostArray:
+    """q [H, D], keys [K, T, D], values [K, T, V] to [1, H, 1, V]: heads and stretches of tokens on all threads."""
+    (heads, width), (kinds, tokens, depth) = q.shape, values.shape
+    parts = max(1, min(tokens // LEAST_STRETCH, -(-2 * cores() // kinds)))
+    grouped = q.reshape(kinds, heads // kinds, width)
+    out = np.empty((parts, *grouped.shape[:2], depth), np.float32)
+    highest, total = np.empty((2, parts, *grouped.shape[:2], 1), np.float32)
+
+    def stretches(lo: int, hi: int) -> None:
+        for number in range(lo, hi):
+            part, kind = divmod(number, kinds)
+            first, last = tokens * part // parts, tokens * (part + 1) // parts
+            k, v = (np.ascontiguousarray(of[kind, first:last]) for of in (keys, values))
+            to = out[part, kind], highest[part, kind, :, 0], total[part, kind, :, 0]
+            attention.attend(grouped[kind], k, v, scale, *to)
+
+    # A key and a value are touched for every head: about two weights' worth each.
+    split(stretches, parts * kinds, 2 * heads * tokens * width)
+    if parts > 1:
+        weight = np.exp(highest - highest.max(0))
+        out, total = (out * weight).sum(0), (total * weight).sum(0)
+    return (out / total).reshape(1, heads, 1, depth).view(HostArray)
 
 
 QUERY_BLOCK = 128
@@ -153,11 +177,12 @@ def _causal_attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray, scale
     return out.reshape(1, heads, tokens, -1).view(HostArray)
 
 
-# Not here on purpose: sigmoid and what sorts. They choose experts, and a near-tie must fall the way it does in MLX: an
-# exponential that differs in its last bit chooses another expert. Where softmax is here, `routing` sees to near-ties.
 _FUNCTIONS: dict[str, Callable] = {
+    # What chooses experts; sorts are not here, so they are MLX's.
     "softmax": routing.softmax,
+    "sigmoid": routing.sigmoid,
     "argpartition": routing.argpartition,
+    "topk": routing.topk,
     "take_along_axis": lambda x, indices, axis=None: np.take_along_axis(host(x), host(indices), axis),
     "put_along_axis": _put_along_axis,
     "expand_dims": lambda x, axis: np.expand_dims(x, axis),
@@ -201,20 +226,30 @@ def _holds_host(args: tuple, kwargs: dict) -> bool:
 
 
 def host_aware(original: Callable, on_host: Callable | None) -> Callable:
-    """`original` for MLX arrays; for HostArrays `on_host`, or MLX where that is missing.
+    """`original` for MLX arrays; for HostArrays `on_host`, or MLX where that is missing."""
+    on_mlx = with_mlx_arrays(original)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _holds_host(args, kwargs):
+            return original(*args, **kwargs)
+        if on_host is None:
+            return on_mlx(*args, **kwargs)
+        out = on_host(*args, **kwargs)
+        if type(out) is HostArray or not isinstance(out, np.ndarray | np.generic):
+            return out
+        return out.view(HostArray)
+
+    return call
+
+
+def with_mlx_arrays(original: Callable) -> Callable:
+    """`original` called with MLX arrays in the place of HostArrays.
 
     What MLX makes stays lazy: it comes back to the host where it meets a HostArray or a matrix, so a chain of such
     functions is evaluated once.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not _holds_host(args, kwargs):
-            return original(*args, **kwargs)
-        if on_host is not None:
-            out = on_host(*args, **kwargs)
-            if type(out) is HostArray or not isinstance(out, np.ndarray | np.generic):
-                return out
-            return out.view(HostArray)
         args = tuple([to_mlx(b) for b in a] if type(a) is list else to_mlx(a) for a in args)
         return original(*args, **{name: to_mlx(a) for name, a in kwargs.items()})
 

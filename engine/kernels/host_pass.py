@@ -17,14 +17,15 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from engine.kernels.host_array import HostArray, host, host_aware, host_mx, to_mlx
+from engine.kernels.host_array import HostArray, host, host_aware, host_mx, to_mlx, with_mlx_arrays
+from engine.kernels.routing import whole_or_on_mlx
 
 log = logging.getLogger("pagoda.engine")
 
 # How far the host's logits may be from MLX's, relative to the largest: float32 sums in another order.
 TOLERANCE = 1e-4
-# Functions that choose experts are left to MLX: see host_array.
-_CHOOSING = ("softmax", "sigmoid", "argpartition", "topk", "sort")
+# A function that uses one of these chooses experts: see routing.
+_CHOOSING = ("argpartition", "topk", "sort")
 _kv_cache: Any = KVCache
 _update_on_mlx = KVCache.update_and_fetch
 
@@ -60,6 +61,12 @@ class HostPass:
             self._with_logits = True
         return to_mlx(logits) if with_logits else mx.zeros(logits.shape)
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Several passes may go on at once in here, all of them on the host."""
+        with self._exchanged():
+            yield
+
     def check(
         self, model: nn.Module, forward: Callable[..., Any], after_chunk: Callable[[], None] = lambda: None
     ) -> None:
@@ -87,6 +94,9 @@ class HostPass:
 
     @contextmanager
     def _exchanged(self) -> Iterator[None]:
+        if self._going_on:  # one of several passes that go on together
+            yield
+            return
         for names, name, _, on_host in self._exchanges:
             names[name] = on_host
         _kv_cache.update_and_fetch = _update_on_host
@@ -110,7 +120,10 @@ def _exchanges() -> Iterator[tuple[dict[str, Any], str, Any, Any]]:
                 yield names, name, value, host_mx
             elif isinstance(value, compiled) and hasattr(value, "__code__"):
                 chooses = any(word in function_name for function_name in value.__code__.co_names for word in _CHOOSING)
-                yield names, name, value, host_aware(value, None if chooses else _uncompiled(value))
+                on_host = _uncompiled(value)
+                if chooses:
+                    on_host = whole_or_on_mlx(on_host, with_mlx_arrays(value))
+                yield names, name, value, host_aware(value, on_host)
 
 
 def _modules() -> list[ModuleType]:

@@ -80,11 +80,14 @@ class Call:
 
 
 def finished(run_id: str, reason: str, tokens: int, text: str = "", context_full: bool = False) -> Finished:
-    return Finished(run_id, reason, text, 7, tokens, 0.5, 0.4, 1.0, 0.25, 0.24, 0.1, 90, 10, 12345, context_full)
+    times, counts = (0.5, 0.4, 1.0, 0.25, 0.24, 0.1), (90, 10, 12345)
+    return Finished(run_id, reason, text, 7, tokens, *times, *counts, context_full, cached_tokens=4)
 
 
 class ScriptedSource:
     """`deaf` runs do not hear an abort, like an engine that hangs."""
+
+    elsewhere = False
 
     def __init__(self, name: str = "scripted", capacity: int = 1) -> None:
         self.name = self.lane = name

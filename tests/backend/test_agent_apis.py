@@ -48,7 +48,8 @@ async def test_a_message_comes_whole(served):
     await call.finish("length")
     message = await asked
     assert message.content[0].text == "Hi you" and message.stop_reason == "max_tokens"
-    assert (message.usage.input_tokens, message.usage.output_tokens) == (7, 2)
+    usage = message.usage
+    assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (3, 4, 2)
 
 
 async def test_a_message_streams_into_the_clients_helper(served):
@@ -58,7 +59,7 @@ async def test_a_message_streams_into_the_clients_helper(served):
         final = await stream.get_final_message()
     await playing
     assert text == final.content[0].text == "Hi you" and final.stop_reason == "end_turn"
-    assert (final.usage.input_tokens, final.usage.output_tokens) == (7, 2)
+    assert (final.usage.input_tokens, final.usage.cache_read_input_tokens, final.usage.output_tokens) == (3, 4, 2)
 
 
 async def test_thoughts_are_a_block_of_their_own(tmp_path):
@@ -76,7 +77,7 @@ async def test_errors_are_the_classes_that_anthropics_client_expects(served, tmp
     with pytest.raises(anthropic.NotFoundError):
         await claude(served).messages.create(**ASK | {"model": "claude"})
     with pytest.raises(anthropic.BadRequestError, match="tools"):
-        await claude(served).messages.create(**ASK, tools=[{"name": "look", "input_schema": {"type": "object"}}])
+        await claude(served).messages.create(**ASK, tools=[{"name": "bash", "type": "bash_20250124"}])
     asked = asyncio.create_task(claude(served).messages.create(**ASK, stream=True))
     call = await served.source.next_call()
     await call.say(RunFailed(call.run_id, "PromptTooLong", "Too many tokens."))

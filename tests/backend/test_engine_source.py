@@ -110,6 +110,22 @@ async def test_an_engine_that_hangs_is_started_again_for_whoever_waits(tmp_path,
         assert house.gateway.model_status()["detail"] is None
 
 
+async def test_two_conversations_are_answered_at_the_same_time_each_as_if_alone(tmp_path, default_model_dir):
+    async with RealHouse(tmp_path, str(default_model_dir)) as house:
+        sampling = {"temperature": 0, "max_tokens": 24}
+        ones = [house.gateway.create_conversation(sampling=sampling)["id"] for _ in range(2)]
+        attempts = [house.send(one, text) for one, text in zip(ones, ("Name a tree.", "Name a river."), strict=True)]
+        for attempt in attempts:
+            await house.until(attempt, is_text)
+        assert not any(house.gateway.attempt(attempt).state.terminal for attempt in attempts)
+        for attempt in attempts:
+            assert (await house.until(attempt, is_end)).data.state == "complete"
+        for attempt in attempts:
+            again = house.gateway.regenerate(house.gateway.attempt(attempt).message_id)
+            assert (await house.until(again, is_end)).data.usage["cached_tokens"] > 0
+            assert house.gateway.attempt(again).text == house.gateway.attempt(attempt).text
+
+
 async def test_a_model_that_cannot_be_loaded_fails_the_reply_in_words_and_can_be_tried_again(tmp_path):
     async with RealHouse(tmp_path / "data", str(tmp_path / "nothing-here")) as house:
         conversation = house.gateway.create_conversation()["id"]
@@ -137,6 +153,7 @@ async def test_conversations_on_two_models_take_turns_and_each_reply_is_of_its_m
         attempts = [house.send(here, "One"), house.send(there, "Two")]
         waiting = await house.until(attempts[1], lambda chunk: isinstance(chunk.data, Progress))
         assert (waiting.data.stage, waiting.data.queue_position) == ("queued", 1)
+        assert waiting.data.queued_behind == first
         for attempt, model in zip(attempts, (first, other), strict=True):
             end = (await house.until(attempt, is_end)).data
             assert end.state == "complete", end.detail

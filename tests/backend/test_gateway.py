@@ -19,7 +19,7 @@ async def test_a_reply_streams_and_ends_complete_with_usage_and_timings(house):
     assert attempt["text"] == house.text_of(sent.attempt_id) == "Hi you!"
     assert (attempt["state"], attempt["reason"]) == ("complete", "stop")
     assert house.states_of(sent.attempt_id) == ["streaming", "complete"]
-    assert attempt["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+    assert attempt["usage"] == {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9, "cached_tokens": 4}
     assert {"ttft_s", "engine_ttft_s", "queued_s", "loading_s", "tpot_s", "expert_hits", "bytes_read"} <= set(
         attempt["timings"]
     )

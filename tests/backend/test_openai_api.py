@@ -7,6 +7,8 @@ import pytest
 from tests.backend.served import read_events, serve
 
 PATH = "/v1/chat/completions"
+LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+CALLED = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ async def test_a_whole_reply_has_the_known_shape(served):
     (choice,) = body["choices"]
     assert choice["message"]["content"] == "Hi you!" and choice["finish_reason"] == "length"
     counts = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
-    assert body["usage"] == counts | {"prompt_tokens_details": {"cached_tokens": 0}}
+    assert body["usage"] == counts | {"prompt_tokens_details": {"cached_tokens": 4}}
     assert served.gateway.conversations() == []
 
 
@@ -86,7 +88,14 @@ async def test_without_asking_there_is_neither_progress_nor_usage(served):
 @pytest.mark.parametrize(
     ("change", "param"),
     [
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function"),
+        ({"tools": [LOOK | {"type": "web_search"}]}, "tools.0.type"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
+        ({"tools": [LOOK, LOOK]}, "tools"),
+        ({"tools": [LOOK], "tool_choice": "always"}, "tool_choice"),
+        ({"tools": [LOOK], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
         ({"n": 2}, "n"),
         ({"n": True}, "n"),
         ({"logprobs": 1}, "logprobs"),
@@ -95,7 +104,9 @@ async def test_without_asking_there_is_neither_progress_nor_usage(served):
         ({"logit_bias": {"the": 1}}, "logit_bias.the.[key]"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5"),
         ({"reasoning_effort": "extreme"}, "reasoning_effort"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json_object", "json_schema": {"name": "x"}}}, "response_format.json_schema"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": "0.5"}, "temperature"),
@@ -109,7 +120,10 @@ async def test_without_asking_there_is_neither_progress_nor_usage(served):
         ({"stream_options": {"x": 1}}, "stream_options.x"),
         ({"pagoda": {"fast": True}}, "pagoda.fast"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id"),
+        ({"messages": [{"role": "critic", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": "x", "tool_calls": [CALLED]}]}, "messages.0.tool_calls"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
         ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}, "messages"),
         ({"messages": None}, "messages"),

@@ -49,7 +49,7 @@ async def test_the_synchronous_client_gets_a_whole_reply_and_a_stream(served):
     names, whole, pieces = await asked
     assert names == ["scripted"]
     assert whole.choices[0].message.content == "Hi you" and whole.choices[0].finish_reason == "stop"
-    assert whole.usage.total_tokens == 9 and whole.usage.prompt_tokens_details.cached_tokens == 0
+    assert whole.usage.total_tokens == 9 and whole.usage.prompt_tokens_details.cached_tokens == 4
     assert whole.model_extra["pagoda"]["timings"]["expert_reads"] == 10
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == "Hi you"
     assert pieces[-1].choices[0].finish_reason == "length"

@@ -10,11 +10,17 @@ class Line:
     def __init__(self) -> None:
         self.queue = Queue()
         self.told: dict[str, list[int]] = {}
+        self.behind: dict[str, list[str | None]] = {}
         self.tickets = {}
 
-    def enter(self, name: str, key: str, source: str = "engine", capacity: int = 1, share: str | None = None) -> None:
-        self.told[name] = []
-        self.tickets[name] = self.queue.enter(source, key, self.told[name].append, capacity, share)
+    def enter(self, name: str, key: str, source: str = "engine", capacity: int = 1, **more: str) -> None:
+        self.told[name], self.behind[name] = [], []
+
+        def hear(place: int, behind: str | None) -> None:
+            self.told[name].append(place)
+            self.behind[name].append(behind)
+
+        self.tickets[name] = self.queue.enter(source, key, hear, capacity, **more)
 
     def leave(self, name: str) -> None:
         self.tickets.pop(name).leave()
@@ -96,3 +102,29 @@ async def test_an_abort_is_said_once_and_heard_by_late_listeners():
     controller.signal.on_abort(lambda: heard.append("late"))
     await controller.signal.wait()
     assert heard == ["early", "late"] and controller.signal.reason == "stop"
+
+
+async def test_replies_of_one_model_overlap_and_another_model_waits_for_all_of_them_and_is_told():
+    line = Line()
+    for name in ("a", "b"):
+        line.enter(name, name, capacity=4, model="small")
+    line.enter("c", "c", capacity=4, model="large")
+    assert line.having_a_turn() == ["a", "b"]
+    assert (line.told["c"], line.behind["c"]) == ([1], ["small"])
+    line.leave("a")
+    assert line.having_a_turn() == ["b"]
+    line.leave("b")
+    assert line.having_a_turn() == ["c"]
+
+
+async def test_nobody_keeps_another_model_waiting_by_coming_again():
+    line = Line()
+    line.enter("a", "a", capacity=4, model="small")
+    line.enter("large", "b", capacity=4, model="large")
+    for number in range(5):
+        line.enter(f"small {number}", f"c{number}", capacity=4, model="small")
+    assert line.having_a_turn() == ["a"]
+    line.leave("a")
+    assert line.having_a_turn() == ["large"]
+    line.leave("large")
+    assert line.having_a_turn() == [f"small {number}" for number in range(4)]

@@ -212,3 +212,45 @@ async def test_the_child_ends_with_its_parent(tiny_model, tmp_path):
     child.stdin.close()
     assert await asyncio.wait_for(child.wait(), 20) is not None
     await client.close()
+
+
+async def test_what_was_read_is_known_after_pagoda_was_closed_and_started_again(tiny_model, tmp_path):
+    said = []
+    for _ in range(2):
+        client = EngineClient(str(tiny_model), tmp_path)
+        await client.start()
+        try:
+            said.append(await reply(client, "r"))
+        finally:
+            await client.close()
+    first, second = (events[-1] for events in said)
+    assert first.cached_tokens == 0 and second.cached_tokens == second.prompt_tokens - 1
+    assert tokens_of(said[0]) == tokens_of(said[1])
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(temperature=0.9, top_p=0.95, seed=7, max_tokens=24)])
+async def test_a_reply_goes_on_exactly_after_pagoda_itself_was_killed(tiny_model, tmp_path, sampling):
+    async def reply_until(count: int, run_id: str, **more) -> list:
+        client = EngineClient(str(tiny_model), tmp_path)
+        await client.start()
+        events = []
+        try:
+            async for event in client.generate(Generate(run_id, ASK, sampling, **more)):
+                events.append(event)
+                if len(tokens_of(events)) == count:
+                    # What happens to the child when its parent is killed.
+                    client._child.stdin.close()
+                    await client._child.wait()
+                    break
+        finally:
+            await client.close()
+        return events
+
+    whole = await reply_until(1000, "whole")
+    for kept in (tmp_path / "prefixes").rglob("*.safetensors"):
+        kept.unlink()
+    part = await reply_until(9, "part")
+    got = tuple(tokens_of(part))
+    rest = await reply_until(1000, "rest", prefix_tokens=got, prefix_text=text_of(part))
+    assert list(got) + tokens_of(rest)[: 24 - len(got)] == tokens_of(whole)
+    assert rest[-1].cached_tokens >= rest[-1].prompt_tokens - 2

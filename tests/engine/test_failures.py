@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import shutil
 import threading
+from concurrent.futures import wait
 from pathlib import Path
 
 import mlx.core as mx
@@ -12,15 +14,13 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 from safetensors.numpy import load_file, save_file
 
-from engine import fetch, loader
+from engine import disk, fetch, loader
 from engine.checkpoint import open_checkpoint, read_header
-from engine.decode import Run
 from engine.disk import Disk
-from engine.errors import Aborted, CheckpointError, DiskError, PromptError
-from engine.events import Finished, Generate, Sampling, Token
+from engine.errors import Aborted, CheckpointError, DiskError
+from engine.events import Finished, RunFailed
+from tests.engine.replies import ask, batch, end_of, reply, tokens_of
 from tests.engine.tiny_checkpoints import save, tiny_model
-
-ASK = ({"role": "user", "content": "Hello"},)
 
 
 @pytest.fixture
@@ -85,10 +85,7 @@ def test_infinity_in_the_trunk_is_the_models_own_business(folder):
 
 
 def events_of(model, **sampling) -> list:
-    events = []
-    request = Generate("r", ASK, Sampling(temperature=0.0, max_tokens=5, **sampling))
-    Run(model, request, events.append, threading.Event()).generate()
-    return events
+    return reply(batch(model), ask("Hello", max_tokens=5, **sampling))
 
 
 def with_tokens(folder: Path) -> Path:
@@ -101,8 +98,9 @@ def test_nan_in_an_expert_names_it_and_its_file_instead_of_a_token(tmp_path):
     folder = with_tokens(tmp_path / "m")
     change(folder, EXPERT, lambda w: np.full_like(w, np.nan))
     model = loader.load(folder, expert_bytes="all")
-    with pytest.raises(CheckpointError, match=r"expert \d.*up_proj.*model\.safetensors"):
-        events_of(model)
+    end = end_of(events_of(model))
+    assert isinstance(end, RunFailed) and end.kind == "CheckpointError"
+    assert re.search(r"expert \d.*up_proj.*model\.safetensors", end.message)
     model.close()
 
 
@@ -166,8 +164,8 @@ def test_a_chat_template_that_breaks_is_reported_as_one(tmp_path):
     folder = with_tokens(tmp_path / "m")
     tokenizer_config(folder, chat_template="{{ raise_exception('no system turns here') }}")
     model = loader.load(folder, expert_bytes="all")
-    with pytest.raises(PromptError, match="no system turns here"):
-        events_of(model)
+    end = end_of(events_of(model))
+    assert isinstance(end, RunFailed) and end.kind == "PromptError" and "no system turns here" in end.message
     model.close()
 
 
@@ -197,10 +195,10 @@ def test_a_file_that_is_written_to_while_it_runs_is_not_trusted(folder):
 def test_a_file_that_was_changed_between_looking_and_loading_is_not_trusted(folder):
     opened = loader.open_model(folder)
     os.utime(folder / "model.safetensors", ns=(1, 1))
-    disk = Disk()
+    ours = Disk()
     with pytest.raises(DiskError, match="changed"):
-        disk.open(opened.files)
-    disk.close()
+        ours.open(opened.files)
+    ours.close()
 
 
 def test_a_folder_that_is_deleted_while_it_runs_goes_on_being_read(folder):
@@ -216,39 +214,40 @@ class HangingDisk(Disk):
     """Gives nothing until it is released."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(asynchronous=False)
         self.released = threading.Event()
 
-    def _fill(self, read):
+    def _plain(self, *arguments):
         self.released.wait()
-        return super()._fill(read)
+        return super()._plain(*arguments)
+
+    _by_thread = _plain
 
 
 @pytest.fixture
 def hanging(folder, monkeypatch):
-    monkeypatch.setattr(fetch, "_LAST_WAIT_S", 0.01)
+    monkeypatch.setattr(disk, "_LAST_WAIT_S", 0.01)
     model = loader.load(folder, expert_bytes="least")
-    disk, healthy = HangingDisk(), model._disk
+    hung, healthy = HangingDisk(), model._disk
+    hung.open(loader.open_model(folder).files)
     [store] = model._stores
-    store._disk = disk
-    yield model, disk
-    disk.released.set()
-    disk.close()
+    store._disk = hung
+    yield model, hung
+    hung.released.set()
+    hung.close()
     healthy.close()
 
 
 def test_a_disk_that_gives_nothing_is_reported_with_file_and_tensor(hanging, monkeypatch):
-    model, disk = hanging
+    model, hung = hanging
     monkeypatch.setattr(fetch, "STALLED_S", 0.3)
     with pytest.raises(DiskError, match=r"gave nothing for .* s: expert \d+ \(model\.layers.*model\.safetensors"):
         run_one(model)
     with pytest.raises(DiskError, match="still owes"):
         run_one(model)
-    disk.released.set()
-    for late in model._stores[0]._late:
-        for read in late.pending:
-            if not read.cancelled():
-                read.exception()
+    hung.released.set()
+    for late, _ in model._stores[0]._late:
+        wait([job for reading in late.readings for job in reading.jobs])
     run_one(model)
 
 
@@ -286,17 +285,17 @@ def test_a_stop_in_the_middle_of_reads_leaves_no_slot_half_filled(folder, monkey
 
 def test_tokens_that_came_before_a_failure_were_delivered(tmp_path):
     model = loader.load(with_tokens(tmp_path / "m"), expert_bytes="least")
-    events, read = [], model._disk._fill
+    replies, events, check = batch(model), [], model._disk.check_unchanged
 
-    def fail_after_two_tokens(what):
-        if sum(isinstance(event, Token) for event in events) >= 2:
+    def fail_after_two_tokens(files):
+        if len(tokens_of(events)) >= 2:
             raise DiskError("the disk is gone")
-        return read(what)
+        check(files)
 
-    model._disk._fill = fail_after_two_tokens
-    with pytest.raises(DiskError):
-        Run(
-            model, Generate("r", ASK, Sampling(temperature=0.0, max_tokens=50)), events.append, threading.Event()
-        ).generate()
-    assert sum(isinstance(event, Token) for event in events) >= 2
+    model._disk.check_unchanged = fail_after_two_tokens
+    replies.add(ask(max_tokens=50), events.append)
+    replies.finish()
+    assert len(tokens_of(events)) >= 2
+    end = end_of(events)
+    assert isinstance(end, RunFailed) and (end.kind, end.message) == ("DiskError", "the disk is gone")
     model.close()

@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlx_lm.models import deepseek_v3
 from mlx_lm.models.base import scaled_dot_product_attention
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 from mlx_lm.models.switch_layers import SwitchGLU
 
 import engine
 from engine.kernels.cpu import CpuLinear, DenseMatrix, experts_of, matrix_of
-from engine.kernels.host_array import HostArray, host, host_mx
-from engine.kernels.host_pass import HostPass
+from engine.kernels.host_array import HostArray, host, host_aware, host_mx, with_mlx_arrays
+from engine.kernels.host_pass import HostPass, _exchanges, _uncompiled
+from engine.kernels.routing import whole_or_on_mlx
 from engine.kernels.siblings import Siblings, Watcher
 from engine.kernels.threads import each, split
 from engine.loader import PagedModel
@@ -62,7 +64,7 @@ def test_experts_are_mlxs(rows, bits, down_bits):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 300), st.sampled_from([(1, 1), (4, 2), (9, 3)]), st.integers(0, 5))
+@given(st.integers(1, 300) | st.integers(500, 3000), st.sampled_from([(1, 1), (4, 2), (9, 3)]), st.integers(0, 5))
 def test_attention_of_one_token_is_mlxs(tokens, heads, seed):
     rng = np.random.default_rng(seed)
     q = rng.normal(size=(1, heads[0], 1, 32)).astype(np.float32)
@@ -84,8 +86,15 @@ def test_rotary_positions_are_mlxs(traditional, dims, offset):
 
 def test_a_function_the_host_does_not_know_is_mlxs():
     x = np.random.default_rng(2).normal(size=(2, 5)).astype(np.float32)
-    assert close(host_mx.sigmoid(host(x)), mx.sigmoid(mx.array(x)))
+    assert close(host_mx.erf(host(x)), mx.erf(mx.array(x)))
     assert close(host_mx.softmax(host(x), axis=0), mx.softmax(mx.array(x), axis=0))
+
+
+def exchanging() -> HostPass:
+    """A pass whose names are exchanged without a model."""
+    host_pass = HostPass()
+    host_pass._exchanges = list(_exchanges())
+    return host_pass
 
 
 def chosen_of(mlx, logits, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -103,6 +112,25 @@ def test_the_experts_chosen_are_mlxs_also_where_scores_nearly_tie(seed, k, apart
     logits = (rng.integers(0, 4, (3, 16)) + apart * rng.normal(size=(3, 16))).astype(np.float32)
     for got, right in zip(chosen_of(host_mx, host(logits), k), chosen_of(mx, mx.array(logits), k), strict=True):
         assert (np.sort(got, -1) == np.sort(right, -1)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([0.0, 1e-7, 1.0]), st.sampled_from([1, 4]))
+def test_a_function_that_chooses_gives_mlxs_choice_in_groups_too(seed, apart, groups):
+    """DeepSeek's router: sigmoid, a correction, the best groups, the best experts of them."""
+    rng = np.random.default_rng(seed)
+    gates = (rng.integers(-3, 4, (1, 5, 16)) + apart * rng.normal(size=(1, 5, 16))).astype(np.float32)
+    correction = rng.normal(size=16).astype(np.float32)
+    more = {"top_k": 4, "n_group": groups, "topk_group": 2 if groups > 1 else 1, "routed_scaling_factor": 2.5}
+    router = deepseek_v3.group_expert_select
+    on_host = host_aware(router, whole_or_on_mlx(_uncompiled(router), with_mlx_arrays(router)))
+    right = router(mx.array(gates), mx.array(correction), *more.values(), True)
+    with HostPass._exchanged(exchanging()):
+        got = on_host(host(gates), mx.array(correction), *more.values(), True)
+    (chosen, scores), (right_chosen, right_scores) = ([np.asarray(a) for a in pair] for pair in (got, right))
+    order, right_order = np.argsort(chosen, -1), np.argsort(right_chosen, -1)
+    assert (np.take_along_axis(chosen, order, -1) == np.take_along_axis(right_chosen, right_order, -1)).all()
+    assert close(np.take_along_axis(scores, order, -1), np.take_along_axis(right_scores, right_order, -1))
 
 
 def test_products_that_share_an_activation_are_computed_together_and_are_the_same():

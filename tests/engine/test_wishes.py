@@ -1,14 +1,11 @@
 """What a request may wish of the engine beyond its messages, on the real default model."""
 
-import threading
-
 import pytest
 
 from engine import loader
-from engine.decode import Run
-from engine.errors import PromptTooLong, Unsupported
-from engine.events import Finished, Generate, Sampling, Token, decode_event, encode
+from engine.events import Finished, RunFailed, Token, decode_event, encode
 from engine.loader import PagedModel
+from tests.engine.replies import ask, batch, reply
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +17,8 @@ def model(default_model_dir) -> PagedModel:
 
 def run(model: PagedModel, **wishes) -> list:
     """The events of a short greedy reply, as they cross the pipe."""
-    sampling = Sampling(**{"temperature": 0, "max_tokens": 4, **wishes.pop("sampling", {})})
-    events: list = []
-    messages = ({"role": "user", "content": wishes.pop("text", "Say hello.")},)
-    Run(model, Generate("r", messages, sampling, **wishes), events.append, threading.Event()).generate()
-    return [decode_event(encode(event)) for event in events]
+    request = ask(wishes.pop("text", "Say hello."), **{"max_tokens": 4, **wishes.pop("sampling", {})}, **wishes)
+    return [decode_event(encode(event)) for event in reply(batch(model), request)]
 
 
 def tokens(events: list) -> list[Token]:
@@ -64,11 +58,12 @@ def test_a_stop_string_across_tokens_ends_the_reply_and_is_not_shown(model):
 
 
 def test_what_the_template_does_not_know_is_refused_by_name(model):
-    with pytest.raises(Unsupported) as refusal:
-        run(model, template={"reasoning_effort": "low"})
-    assert refusal.value.param == "reasoning_effort"
+    (refusal,) = run(model, template={"reasoning_effort": "low"})
+    assert isinstance(refusal, RunFailed)
+    assert (refusal.kind, refusal.param) == ("Unsupported", "reasoning_effort")
 
 
 def test_a_prompt_that_is_too_long_is_refused_before_any_work(model):
-    with pytest.raises(PromptTooLong, match="tokens"):
-        run(model, text="word " * (model.sizes.context_tokens + 1))
+    (refusal,) = run(model, text="word " * (model.sizes.context_tokens + 1))
+    assert isinstance(refusal, RunFailed)
+    assert refusal.kind == "PromptTooLong" and "tokens" in refusal.message

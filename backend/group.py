@@ -1,0 +1,65 @@
+"""Chunks that are written in one turn of the event loop share a transaction: one commit, and then each is told.
+
+With many replies at once most of a chunk's cost is the commit. Nothing is shown before it: `then` is called after it.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+
+from backend.errors import CannotWrite
+
+
+class Group:
+    """At most one transaction is open. Whoever else uses the database must `commit` first."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._members: list[tuple[Callable[[], None], Callable[[CannotWrite], None]]] = []
+        self._open = False
+
+    def begin(self) -> sqlite3.Connection:
+        """The connection, within the transaction of this turn of the loop."""
+        if not self._open:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._open = True
+            asyncio.get_running_loop().call_soon(self.commit)
+        return self._db
+
+    def add(self, then: Callable[[], None], lost: Callable[[CannotWrite], None]) -> None:
+        """What was just written: `then` follows when it is on disk, `lost` when it could not be put there."""
+        self._members.append((then, lost))
+
+    def commit(self) -> None:
+        """Put on disk what was written, and say so; harmless when there is nothing."""
+        if not self._open:
+            return
+        try:
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            self.fail(cannot_write(error))
+            return
+        members, self._members, self._open = self._members, [], False
+        for then, _ in members:
+            then()
+
+    def fail(self, error: CannotWrite) -> None:
+        """Undo all of it, the newest first."""
+        members, self._members, self._open = self._members, [], False
+        if self._db.in_transaction:  # SQLite itself has rolled back after some errors, a full disk for one
+            self._db.execute("ROLLBACK")
+        for _, lost in reversed(members):
+            lost(error)
+
+
+def is_of_the_disk(error: BaseException) -> bool:
+    """Whether it is the disk that failed, not the statement."""
+    return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
+
+
+def cannot_write(error: BaseException) -> CannotWrite:
+    """In words."""
+    return CannotWrite(
+        f"This could not be written to the data folder ({error}), so it was not done. "
+        "Make room on that disk, then try again."
+    )

@@ -1,0 +1,59 @@
+"""From the messages of a request to the model's tokens, and where in them the turns end."""
+
+from itertools import takewhile
+from typing import Any
+
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+from engine.errors import PromptError
+from engine.events import Generate
+from engine.loader import PagedModel
+from engine.template import template_variables
+from engine.tools import check_tools, for_template
+
+
+def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
+    """The ids of the conversation, without the part of the reply that already exists. Raises PromptError."""
+    tokenizer = model.tokenizer
+    if request.raw is not None:
+        return [int(i) for i in tokenizer.encode(request.raw)]
+    check_tools(tokenizer, request)
+    variables = template_variables(tokenizer, request.template)
+    try:
+        return _rendered(tokenizer, request, request.messages, True, variables)
+    except Exception as error:
+        raise PromptError(f"The model's chat template does not accept this conversation: {error}") from error
+
+
+def boundaries(tokenizer: TokenizerWrapper, request: Generate, prompt: list[int]) -> list[int]:
+    """Lengths of the prompt after which another prompt may differ: behind the system message, and before the words
+    that ask for the reply. A template that takes no such part of a conversation gives none."""
+    if request.raw is not None:
+        return []
+    variables = template_variables(tokenizer, request.template)
+    system = tuple(takewhile(lambda message: message["role"] == "system", request.messages))
+    found = set()
+    for messages in (system, request.messages):
+        if not messages:
+            continue
+        try:
+            part = _rendered(tokenizer, request, messages, False, variables)
+        except Exception:
+            continue
+        found.add(next((i for i, (a, b) in enumerate(zip(part, prompt, strict=False)) if a != b), len(part)))
+    return sorted(found - {0})
+
+
+def _rendered(
+    tokenizer: TokenizerWrapper,
+    request: Generate,
+    messages: tuple[dict[str, Any], ...],
+    asks: bool,
+    variables: dict[str, Any],
+) -> list[int]:
+    if tokenizer.chat_template is None and not getattr(tokenizer, "has_chat_template", False):
+        return [int(i) for i in tokenizer.encode("\n\n".join(m["content"] for m in for_template(messages)))]
+    ids = tokenizer.apply_chat_template(
+        for_template(messages), tools=list(request.tools) or None, add_generation_prompt=asks, **variables
+    )
+    return [int(i) for i in ids]
