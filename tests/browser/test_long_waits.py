@@ -23,9 +23,12 @@ ELSEWHERE = """
   };
 """
 
+HUGE = "\n\n".join(f"## Part {n}\n\nOf **this** there are `{n}` and many more words." for n in range(4000))
+
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[StagedPagoda]:
+    write_turns(tmp_path, "c_huge", [("Everything, please", HUGE)])
     write_turns(tmp_path, "c_long", [(f"Question {n}", f"Answer {n}.\n\nAnd more of it.") for n in range(100)])
     running = StagedPagoda(tmp_path)
     yield running
@@ -108,6 +111,19 @@ def test_what_waits_is_sent_also_when_pagoda_was_started_again_meanwhile(person:
     stage.say("finish")
     assert person.reply().wait_until("complete").text() == "Yes."
     assert len(stage.conversation(chat)["messages"]) == 2
+
+
+def test_a_huge_reply_opens_at_its_end_and_is_all_there(person: Person, stage: StagedPagoda):
+    person.open_conversation("c_huge")
+    answer = person.reply().article.locator(".pg-answer")
+    expect(answer.get_by_role("heading", name="Part 3999", exact=True)).to_be_in_viewport()
+    expect(answer.locator(".pg-block")).to_have_count(8000)
+    expect(answer.get_by_role("heading", name="Part 3999", exact=True)).to_be_in_viewport()
+    scroller = person.page.locator(".pg-scroll")
+    scroller.hover()
+    person.page.mouse.wheel(0, -10_000_000)
+    expect(answer.get_by_role("heading", name="Part 0", exact=True)).to_be_in_viewport()
+    assert "Of this there are 2000 and" in (answer.text_content() or "")
 
 
 def top_message(person: Person) -> str:
