@@ -156,7 +156,7 @@ def test_older_messages_come_as_one_scrolls_up_and_the_place_survives_a_restart(
     expect(person.banner).to_have_count(0)
     expect(person.page.locator("[data-message=c_long_m120]")).to_be_in_viewport()
     assert top_message(person) == place
-    person.new_chat().go_to("Written elsewhere")
+    person.new_chat().page.locator("a[href='/c/c_long']").click()
     expect(person.page.locator("[data-message=c_long_m120]")).to_be_in_viewport()
     person.page.get_by_role("button", name="Newest").click()
     expect(person.replies.last).to_be_in_viewport()
