@@ -11,6 +11,7 @@ run: $(VENV)/.run-ready
 
 test: $(VENV)/.test-ready lint
 	@bash .ci/chromium
+	@bash .ci/node
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: $(VENV)/.test-ready

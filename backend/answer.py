@@ -59,6 +59,12 @@ class Failure(GatewayError):
         self.retry_after = 5 if self.status == 429 or end.reason == Reason.RESTARTED else None
 
 
+class NoModel(NotFound):
+    """In the words of the API."""
+
+    kind = "model_not_found"
+
+
 class Answer:
     """`said` grows until it ends with a terminal state."""
 
@@ -164,7 +170,7 @@ class Desk:
         try:
             return self.gateway.source(model).name
         except GatewayError as error:
-            raise NotFound(error.message, "model") from error
+            raise NoModel(error.message, "model") from error
 
     def find(self, model: str) -> Source | None:
         """The model's source, if there is such a model."""

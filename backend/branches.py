@@ -4,6 +4,7 @@ A turn is a user message and its reply. An edited message begins another branch 
 stays in its place unseen until it is purged, so that Undo puts it back where it was.
 """
 
+import sqlite3
 from collections.abc import Iterable, Sequence
 
 from backend.rows import Message
@@ -91,3 +92,14 @@ class Branches:
         messages, user = self.on_screen(), self.user_of(message_id)
         start = next((i for i, m in enumerate(messages) if m.id == user.id), len(messages))
         return [m for m in messages[start:] if m.role == "assistant"]
+
+
+def choose(db: sqlite3.Connection, way: Sequence[str]) -> None:
+    """Put the branch of these user messages on screen, each before the next."""
+    for id in way:
+        db.execute(
+            """UPDATE messages SET chosen = (messages.id = this.id) FROM (SELECT * FROM messages WHERE id = ?) AS this
+               WHERE messages.conversation_id = this.conversation_id AND messages.role = 'user'
+               AND messages.parent IS this.parent""",
+            (id,),
+        )

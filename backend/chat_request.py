@@ -84,6 +84,12 @@ class PagodaOptions(_Strict):
 
 
 TokenId = Annotated[str, Field(pattern=r"^\d{1,9}$")]
+LogitBias = dict[TokenId, Annotated[float, Field(ge=-100, le=100)]]
+
+
+def biases(given: Mapping[str, float] | None) -> tuple[tuple[int, float], ...]:
+    """As the engine takes them."""
+    return tuple((int(token), bias) for token, bias in (given or {}).items())
 
 
 class _Body(SamplingFields):
@@ -92,7 +98,7 @@ class _Body(SamplingFields):
     stream: bool = False
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None  # type: ignore[assignment]
-    logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: LogitBias | None = None
     logprobs: StrictBool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] = 0
     tools: list[Tool] = Field(default_factory=list)
@@ -175,7 +181,7 @@ def read(body: Any) -> ChatRequest:
         messages=tuple(message.plain() for message in parsed.messages),
         sampling=replace(
             to_engine(fields.model_dump(exclude_none=True)),
-            logit_bias=tuple((int(token), bias) for token, bias in (parsed.logit_bias or {}).items()),
+            logit_bias=biases(parsed.logit_bias),
             logprobs=parsed.top_logprobs if parsed.logprobs else None,
         ),
         stream=parsed.stream,

@@ -13,7 +13,7 @@ from pathlib import Path
 from backend.config_file import ConfigError, ConfigFile, read
 
 # In the order of the help text. The first one is meant when no command is named.
-COMMANDS = ("serve", "ask", "inspect", "convert", "synth", "bench", "prove", "doctor")
+COMMANDS = ("serve", "ask", "inspect", "convert", "pack", "synth", "bench", "prove", "doctor")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -20,6 +20,7 @@ class ChatShape:
         self._answer, self._model = answer, model
         self._include_usage, self._progress = include_usage, progress
         self._tools = False
+        self._written = 0
 
     def first(self) -> bytes:
         """The chunk that opens the assistant's message."""
@@ -29,7 +30,7 @@ class ChatShape:
         """The events for what the source said."""
         match payload:
             case Text():
-                delta, logprobs = _said(payload)
+                delta, logprobs = self._said(payload)
                 self._tools = self._tools or "tool_calls" in delta
                 if delta or logprobs:
                     yield self._delta(delta, logprobs=logprobs)
@@ -62,6 +63,9 @@ class ChatShape:
         }
         return {**self._shape(self.kind, [choice]), "usage": usage_of(end), "pagoda": {"timings": end.timings}}
 
+    def _said(self, text: Text) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        return _said(text)
+
     def _finish_reason(self, end: StateChange) -> str:
         return "tool_calls" if self._tools and end.reason == Reason.STOP else finish_reason(end)
 
@@ -85,12 +89,21 @@ class TextShape(ChatShape):
         return b""
 
     def whole(self, texts: Sequence[Text], end: StateChange) -> dict[str, Any]:
-        choice = {"index": 0, "text": content_of(texts), "logprobs": None, "finish_reason": finish_reason(end)}
+        told = _text_logprobs(texts)
+        choice = {"index": 0, "text": content_of(texts), "logprobs": told, "finish_reason": finish_reason(end)}
         return {**self._shape(self.kind, [choice]), "usage": usage_of(end), "pagoda": {"timings": end.timings}}
 
     def _delta(self, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
         text = delta.get("content", "")
-        return event(self._chunk([{"index": 0, "text": text, "logprobs": None, "finish_reason": reason}]))
+        return event(self._chunk([{"index": 0, "text": text, "logprobs": logprobs, "finish_reason": reason}]))
+
+    def _said(self, text: Text) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        return _said(text)[0], _text_logprobs([text], self._length(text))
+
+    def _length(self, text: Text) -> int:
+        """Characters before this piece."""
+        before, self._written = self._written, self._written + len(text.text)
+        return before
 
     def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return self._shape(self.kind, choices) | ({"usage": None} if self._include_usage else {})
@@ -139,6 +152,20 @@ def _said(text: Text) -> tuple[dict[str, Any], dict[str, Any] | None]:
         logprobs = {"content": [{**chosen, "top_logprobs": likeliest}], "refusal": None}
     name = "reasoning_content" if text.channel == "reasoning" else "content"
     return ({name: text.text} if text.text else {}) | extra, logprobs
+
+
+def _text_logprobs(texts: Sequence[Text], offset: int = 0) -> dict[str, Any] | None:
+    """In the older shape: a list for each thing that is told."""
+    found: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+    for text in texts:
+        if text.logprobs:
+            (_, token, value), *likeliest = text.logprobs
+            found["tokens"].append(token)
+            found["token_logprobs"].append(value)
+            found["top_logprobs"].append({each: logprob for _, each, logprob in likeliest})
+            found["text_offset"].append(offset)
+        offset += len(text.text)
+    return found if found["tokens"] else None
 
 
 def _logprob(_: int, text: str, value: float) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from backend import migrations
+from backend.branches import choose
 from backend.chunks import Chunk, Progress, StateChange, Text
 from backend.columns import as_json, columns_of, columns_of_chunk, insert, progress_of, row_of, text_of
 from backend.endings import Endings
@@ -233,7 +234,7 @@ class Journal:
             insert(db, "messages", columns_of(user))
             insert(db, "messages", columns_of(replace(reply, parent=user.id)))
             insert(db, "attempts", columns_of(attempt))
-            _choose(db, (*way, user.id))
+            choose(db, (*way, user.id))
             db.execute(
                 "UPDATE conversations SET title = ?, updated_at = ? WHERE id = ?",
                 (title, attempt.created_at, user.conversation_id),
@@ -242,13 +243,13 @@ class Journal:
     def choose(self, way: Sequence[str]) -> None:
         """Put the branch of these user messages on screen, each before the next."""
         with self.transaction() as db:
-            _choose(db, way)
+            choose(db, way)
 
     def mark_turn(self, user_id: str, deleted_at: float | None, way: Sequence[str]) -> None:
         """Delete a turn, or bring it back, and put the branch of these user messages on screen."""
         with self.transaction() as db:
             db.execute("UPDATE messages SET deleted_at = ? WHERE id = ? OR parent = ?", (deleted_at, user_id, user_id))
-            _choose(db, way)
+            choose(db, way)
 
     def add_attempt(self, attempt: Attempt, seed: Chunk | None = None) -> None:
         """A new version of a message: it becomes the current and the selected one. `seed` is its chunk 0."""
@@ -391,13 +392,3 @@ class Journal:
         for name in ("usage", "timings"):
             values[name] = json.loads(values[name]) if values[name] else None
         return self._endings.of(Attempt(**values))
-
-
-def _choose(db: sqlite3.Connection, way: Sequence[str]) -> None:
-    for id in way:
-        db.execute(
-            """UPDATE messages SET chosen = (messages.id = this.id) FROM (SELECT * FROM messages WHERE id = ?) AS this
-               WHERE messages.conversation_id = this.conversation_id AND messages.role = 'user'
-               AND messages.parent IS this.parent""",
-            (id,),
-        )

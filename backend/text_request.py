@@ -1,16 +1,25 @@
 """A text completion as clients of the OpenAI API ask for it: a prompt that goes on, without a chat template."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from backend.chat_request import MOST_STOPS, ChatRequest, PagodaOptions, StreamOptions, refusal
+from backend.chat_request import (
+    MOST_STOPS,
+    ChatRequest,
+    LogitBias,
+    PagodaOptions,
+    StreamOptions,
+    biases,
+    refusal,
+)
 from backend.errors import Invalid
 from backend.sampling import SamplingFields, to_engine
 from backend.wording import sound
 
 # What asks for nothing, at the value that asks for nothing.
-_NEUTRAL: dict[str, Any] = {"n": 1, "best_of": 1, "echo": False, "suffix": "", "logit_bias": {}}
+_NEUTRAL: dict[str, Any] = {"n": 1, "best_of": 1, "echo": False, "suffix": ""}
 DEFAULT_TOKENS = 16  # as the OpenAI API has it
 
 
@@ -20,6 +29,8 @@ class _Body(SamplingFields):
     stream: bool = False
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None  # type: ignore[assignment]
+    logit_bias: LogitBias | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
     pagoda: PagodaOptions | None = None
 
 
@@ -39,7 +50,11 @@ def read(body: Any) -> ChatRequest:
     return ChatRequest(
         model=parsed.model,
         messages=(),
-        sampling=to_engine(fields.model_dump(exclude_none=True)),
+        sampling=replace(
+            to_engine(fields.model_dump(exclude_none=True)),
+            logit_bias=biases(parsed.logit_bias),
+            logprobs=parsed.logprobs,
+        ),
         stream=parsed.stream,
         include_usage=parsed.stream_options is not None and parsed.stream_options.include_usage,
         progress=parsed.pagoda is not None and parsed.pagoda.progress,

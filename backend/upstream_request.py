@@ -22,7 +22,26 @@ def body_of(request: Generate, owner: str) -> dict[str, Any]:
         body[_REPETITION.get(owner, "repetition_penalty")] = sampling.repetition_penalty
     if sampling.stop:
         body["stop"] = list(sampling.stop)
-    return body | {"stream_options": {"include_usage": True}} | _progress(owner)
+    return body | _wishes(request) | {"stream_options": {"include_usage": True}} | _progress(owner)
+
+
+def _wishes(request: Generate) -> dict[str, Any]:
+    """What clients of the other APIs ask for, in the fields of a chat completion."""
+    found: dict[str, Any] = {}
+    if request.tools:
+        named = {"type": "function", "function": {"name": request.tool_choice}}
+        found |= {"tools": list(request.tools)}
+        if request.tool_choice != "auto":
+            found["tool_choice"] = "required" if request.tool_choice == "required" else named
+        if not request.parallel_calls:
+            found["parallel_tool_calls"] = False
+    if request.schema is not None:
+        schema = {"name": "answer", "schema": request.schema, "strict": True}
+        found["response_format"] = {"type": "json_schema", "json_schema": schema}
+    template = dict(request.template)
+    if effort := template.pop("reasoning_effort", None):
+        found["reasoning_effort"] = effort
+    return found | ({"chat_template_kwargs": template} if template else {})
 
 
 def forwarded(body: dict[str, Any], owner: str) -> dict[str, Any]:
@@ -47,6 +66,5 @@ def without_refused(body: dict[str, Any], refused: set[str]) -> dict[str, Any]:
 
 def _without_thought(message: dict[str, Any]) -> dict[str, Any]:
     """Models are not given their earlier thoughts to read."""
-    if message["role"] != "assistant":
-        return dict(message)
-    return {**message, "content": _THOUGHT.sub("", message["content"])}
+    kept = {key: value for key, value in message.items() if key != "reasoning_content"}
+    return kept if message["role"] != "assistant" else {**kept, "content": _THOUGHT.sub("", message["content"])}

@@ -10,7 +10,7 @@ from backend.upstream_reply import error_words
 from backend.upstream_settings import UpstreamSettings
 
 # Extras of ours that older or stricter servers refuse by name; a reply comes without them too.
-OPTIONAL = ("stream_options", "return_progress", "pagoda", "max_tokens")
+OPTIONAL = ("stream_options", "return_progress", "pagoda", "max_tokens", "chat_template_kwargs")
 
 
 @dataclass(frozen=True)

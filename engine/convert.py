@@ -34,13 +34,15 @@ _NOT_ALONG = ("config.json", "hf_quant_config.json", "model.safetensors.index.js
 
 
 @dataclass
-class _Tensor:
-    """One tensor to write: copied from `origin`, or computed from `parts` one after the other, or from `value`."""
+class Tensor:
+    """One tensor to write: what `made` gives, or copied from `origin`, or computed from `parts` one after the other, or
+    from `value`, which always has its shape and type."""
 
     name: str
     value: mx.array
-    origin: InPlace | None
-    parts: list[mx.array] | None
+    origin: InPlace | None = None
+    parts: list[mx.array] | None = None
+    made: Callable[[], Iterator[memoryview]] | None = None
 
     @property
     def dtype(self) -> str:
@@ -57,28 +59,56 @@ def convert(source: Path, out: Path, progress: Callable[[int, int], None] | None
     `progress(done, total)` counts bytes. Raises CheckpointError.
     """
     checkpoint = open_checkpoint(source)
+    refuse_existing(out)
+    tensors, config = _tensors(checkpoint)
+    return write_checkpoint(checkpoint, out, {"model": tensors}, config, progress)
+
+
+def refuse_existing(out: Path) -> None:
+    """Raises CheckpointError where something is already."""
     if out.exists():
         raise CheckpointError(f"{out} exists already. Choose another folder, or delete it first.")
-    tensors, config = _tensors(checkpoint)
-    shards = _shards(tensors)
+
+
+def write_checkpoint(
+    checkpoint: Checkpoint,
+    out: Path,
+    groups: dict[str, list[Tensor]],
+    config: dict[str, Any],
+    progress: Callable[[int, int], None] | None = None,
+    more: dict[str, str] | None = None,
+) -> Path:
+    """Write tensors into files named by their group, and what else belongs to a model; `more` are texts by file name.
+
+    `groups` is emptied on the way: nothing may hold a tensor once it is written. Raises CheckpointError.
+    """
+    shards = {name: _shards(tensors) for name, tensors in groups.items()}
     building = out.with_name(f".{out.name}.building")
-    _begin(building, _plan(checkpoint, shards))
+    _begin(building, _plan(checkpoint, [shard for each in shards.values() for shard in each]))
     report = progress or (lambda *_: None)
-    done, total = 0, sum(tensor.value.nbytes for tensor in tensors)
-    names = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
-    weight_map = {tensor.name: file for file, shard in zip(names, shards, strict=True) for tensor in shard}
-    tensors.clear()
+    done, total = 0, sum(tensor.value.nbytes for tensors in groups.values() for tensor in tensors)
+    files = deque(
+        (f"{name}-{number + 1:05d}-of-{len(each):05d}.safetensors", shard)
+        for name, each in shards.items()
+        for number, shard in enumerate(each)
+    )
+    weight_map = {tensor.name: file for file, shard in files for tensor in shard if file.startswith("model-")}
+    for tensors in groups.values():
+        tensors.clear()
+    shards.clear()
     try:
-        _check_room(building, names, shards)
-        for file in names:
+        _check_room(building, files)
+        while files:
             # Nothing may hold a tensor once it is written: a computed one is as large as a layer's experts.
-            shard = shards.popleft()
+            file, shard = files.popleft()
             nbytes = sum(tensor.value.nbytes for tensor in shard)
             if not _is_whole(building / file, shard):
                 _write(building / file, shard, lambda written, before=done: report(before + written, total))
             done += nbytes
             report(done, total)
-        _write_rest(source, building, config, weight_map, total)
+        _write_rest(checkpoint.path, building, config, weight_map, total)
+        for name, text in (more or {}).items():
+            write_durably(building / name, text)
         (building / _PLAN).unlink()
         sync_folder(building)
         os.replace(building, out)
@@ -91,19 +121,20 @@ def convert(source: Path, out: Path, progress: Callable[[int, int], None] | None
     return out
 
 
-def _tensors(checkpoint: Checkpoint) -> tuple[list[_Tensor], dict[str, Any]]:
+def _tensors(checkpoint: Checkpoint) -> tuple[list[Tensor], dict[str, Any]]:
     """Everything the model holds, lazily, in the order of its layers. Nothing else refers to it afterwards."""
     provenance = Provenance()
     model, config = build(checkpoint, provenance)
     flat = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
-    return [_Tensor(n, value, _in_place(provenance.of(value)), provenance.parts_of(value)) for n, value in flat], config
+    return [Tensor(n, value, in_place(provenance.of(value)), provenance.parts_of(value)) for n, value in flat], config
 
 
-def _in_place(origin: Origin | None) -> InPlace | None:
+def in_place(origin: Origin | None) -> InPlace | None:
+    """Where a tensor's bytes can be copied from as they are."""
     return None if isinstance(origin, Scaled) else origin
 
 
-def _shards(tensors: list[_Tensor]) -> deque[list[_Tensor]]:
+def _shards(tensors: list[Tensor]) -> deque[list[Tensor]]:
     shards, size = deque([[]]), 0
     for tensor in tensors:
         if size and size + tensor.value.nbytes > SHARD_BYTES:
@@ -114,7 +145,7 @@ def _shards(tensors: list[_Tensor]) -> deque[list[_Tensor]]:
     return shards
 
 
-def _plan(checkpoint: Checkpoint, shards: deque[list[_Tensor]]) -> str:
+def _plan(checkpoint: Checkpoint, shards: list[list[Tensor]]) -> str:
     """What is to be written from what: a run goes on only where a run with the same plan stopped."""
     files = sorted({extent.file for extent in checkpoint.tensors.values()})
     of = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
@@ -130,21 +161,19 @@ def _begin(building: Path, plan: str) -> None:
         write_durably(marker, plan)
 
 
-def _check_room(building: Path, names: list[str], shards: deque[list[_Tensor]]) -> None:
+def _check_room(building: Path, files: deque[tuple[str, list[Tensor]]]) -> None:
     needed = sum(
-        sum(tensor.value.nbytes for tensor in shard)
-        for file, shard in zip(names, shards, strict=True)
-        if not (building / file).exists()
+        sum(tensor.value.nbytes for tensor in shard) for file, shard in files if not (building / file).exists()
     )
     free = shutil.disk_usage(building).free
     if needed > free:
         raise CheckpointError(
-            f"The converted model needs {needed / 1e9:,.1f} GB more in {building.parent}, but only {free / 1e9:,.1f} "
+            f"The new model needs {needed / 1e9:,.1f} GB more in {building.parent}, but only {free / 1e9:,.1f} "
             "GB are free there. Make room, or choose a folder on another disk."
         )
 
 
-def _is_whole(file: Path, shard: list[_Tensor]) -> bool:
+def _is_whole(file: Path, shard: list[Tensor]) -> bool:
     """Whether an earlier run wrote this shard to its end; it gets its name only then."""
     if not file.exists():
         return False
@@ -152,20 +181,26 @@ def _is_whole(file: Path, shard: list[_Tensor]) -> bool:
     return there == {tensor.name: (tensor.dtype, tensor.shape) for tensor in shard}
 
 
-def _write(file: Path, shard: list[_Tensor], report: Callable[[int], None]) -> None:
+def _write(file: Path, shard: list[Tensor], report: Callable[[int], None]) -> None:
     partial = file.with_suffix(".partial")
     waiting = deque(shard)
     shard.clear()
     with SafetensorsWriter(partial) as writer:
         while waiting:
             tensor = waiting.popleft()
-            pieces = _copied(tensor.origin) if tensor.origin else _computed(tensor)
+            pieces = _pieces(tensor)
             writer.write_bytes(tensor.name, pieces, tensor.dtype, tensor.shape)
             del tensor, pieces
             mx.clear_cache()
             report(writer.nbytes)
     os.replace(partial, file)
     sync_folder(file.parent)
+
+
+def _pieces(tensor: Tensor) -> Iterator[bytes | memoryview]:
+    if tensor.made:
+        return tensor.made()
+    return _copied(tensor.origin) if tensor.origin else _computed(tensor)
 
 
 def _copied(origin: InPlace) -> Iterator[bytes]:
@@ -191,7 +226,7 @@ def _exactly(data: bytes, extent: Extent, start: int) -> bytes:
     return data
 
 
-def _computed(tensor: _Tensor) -> Iterator[memoryview]:
+def _computed(tensor: Tensor) -> Iterator[memoryview]:
     """The tensor's bytes, of one expert at a time where it is stacked from experts."""
     parts = deque(tensor.parts or [tensor.value])
     tensor.parts, tensor.value = None, mx.zeros((0,))

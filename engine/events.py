@@ -89,7 +89,10 @@ class Shutdown:
 
 @dataclass(frozen=True)
 class Loading:
-    """Progress before a model is ready. `stage`: download | convert | open | trunk | warm-up. Unit: bytes or steps."""
+    """Progress before a model is ready. `stage`: download | convert | open | trunk | experts | warm-up.
+
+    `unit` of done and total: bytes or steps.
+    """
 
     stage: str
     done: int

@@ -17,7 +17,7 @@ from typing import Any, cast
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm.utils
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tokenizer_utils import load as load_tokenizer
 
@@ -28,10 +28,13 @@ from engine.disk import Disk
 from engine.errors import CheckpointError, EngineError
 from engine.experts import Experts, find_experts, grouped, top_k_of
 from engine.fetch import Counters
+from engine.heat import Warmth
 from engine.larger_memory import larger_budgets
 from engine.lookahead import Lookahead, Payoff
+from engine.packed import packed_tensors
 from engine.paged import COPIES
 from engine.provenance import Provenance
+from engine.resident import leaves_room, read_all
 from engine.slot_plan import SlotPlan, least_bytes
 from engine.slots import SlotStore
 from engine.soundness import check_numbers, check_types
@@ -73,6 +76,7 @@ class PagedModel(nn.Module):
     _counters: Counters
     _token_bytes: int  # what a token of a prompt takes while it passes a layer
     _stores: list[SlotStore]
+    _warmth: Warmth | None = None
     _host_pass: Any = None  # on a CPU: runs one sequence without MLX's overhead
 
     def __call__(self, tokens: mx.array, cache: list | None = None, **more: object) -> mx.array:
@@ -132,6 +136,10 @@ class PagedModel(nn.Module):
         """What was reserved is gone, or will not be needed."""
         self.budget.release(nbytes)
 
+    def idle(self) -> bool:
+        """Nobody asks for anything: read a few experts that will be wanted; whether there is more to do soon."""
+        return self._warmth is not None and self._warmth.step()
+
     def tokens_at_once(self, most: int) -> int:
         """How large a chunk of a prompt, `most` at best, fits in memory as it is now."""
         return self.budget.tokens_at_once(most, self._token_bytes)
@@ -147,12 +155,14 @@ def load(
     expert_bytes: int | float | str | None = None,
     on_progress: OnProgress | None = None,
     lookahead: bool | None = None,
+    heat_file: Path | None = None,
 ) -> PagedModel:
     """Load a checkpoint whose experts stay on disk and are paged in under a byte budget.
 
     `memory_bytes` bounds the whole process ("auto": see memory.auto_budget). `expert_bytes` sets the slots alone,
     instead: bytes, a fraction of all experts, "least" (one token's experts of one layer) or "all". `lookahead` reads
-    what the next layer will probably want; None finds out whether that pays here.
+    what the next layer will probably want; None finds out whether that pays here. `heat_file` remembers what routers
+    like from one start to the next (see PagedModel.idle).
     Raises CheckpointError, BudgetError.
     """
     report = on_progress or (lambda *_: None)
@@ -176,7 +186,11 @@ def load(
     stores = plan.stores(slot_bytes, disk, counters)
     model._stores, model.budget = stores, Budget(None if expert_bytes is not None else budget, stores)
     modules = plan.install(model, stores, watch, model.budget, cpu.experts_of if cpu else None)
-    if len(modules) > 1 and slot_bytes < opened.expert_bytes and lookahead is not False:
+    if cpu is None and leaves_room(budget, memory.rss_bytes(), slot_bytes, opened.expert_bytes):
+        resident = read_all(modules, watch, lambda done, total: report("experts", done, total, "bytes"))
+        model.update_modules(tree_unflatten(cast(Any, resident)))
+        model.budget = Budget(budget, ())  # nothing gives way any more
+    elif len(modules) > 1 and slot_bytes < opened.expert_bytes and lookahead is not False:
         Lookahead(None if lookahead else Payoff()).install(model, modules, opened.top_k)
     if cpu:
         report("warm-up", 0, 1, "steps")
@@ -194,6 +208,8 @@ def load(
         top_k=opened.top_k,
         context_tokens=_context_tokens(opened.config),
     )
+    if heat_file is not None:
+        model._warmth = Warmth(heat_file, stores)
     model._token_bytes = COPIES * max(opened.top_k, 1) * _width(opened.config) * 4
     model.watch, model.path, model._disk, model._counters = watch, folder, disk, counters
     return model
@@ -262,6 +278,9 @@ def build(checkpoint: Checkpoint, provenance: Provenance) -> tuple[PagedModel, d
         def sanitize(self: nn.Module, weights: dict[str, mx.array]) -> dict[str, mx.array]:
             for name, value in weights.items():
                 provenance.add(value, checkpoint.tensors[name])
+            for name, (stand_in, origin) in packed_tensors(checkpoint).items():
+                weights[name] = stand_in
+                provenance.add(stand_in, origin)
             original = getattr(super(paged_class, self), "sanitize", None)
             with provenance.followed():
                 return original(weights) if original else weights

@@ -91,6 +91,7 @@ class PagedExperts(nn.Module):
         if self.ahead is not None:
             self.ahead.passes(single=wanted.size == wanted.shape[-1])
         self._budget.hold(COPIES * wanted.size * x.shape[-1] * 4)
+        self.store.settle()
         self.store.note(self.place, wanted.reshape(-1, wanted.shape[-1]))
         return self._whole(x, wanted)
 
@@ -105,6 +106,7 @@ class PagedExperts(nn.Module):
         if self.ahead is not None:
             self.ahead.passes(single=False)
         self._budget.hold(COPIES * chosen.size * parts[0][0].shape[-1] * 4)
+        self.store.settle()
         self.store.note(self.place, chosen)
         experts = np.unique(chosen)
         if len(experts) > self.store.slots:

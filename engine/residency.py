@@ -37,6 +37,7 @@ class Residency:
         # Sums over recent choices: how many there were, how many were repeated, how many frequency would repeat.
         self._choices = self._repeated = self._expected = 0.0
         self._module = -1
+        self.passes = 0  # ever since; `_passes` fades
 
     @property
     def stickiness(self) -> float:
@@ -51,6 +52,7 @@ class Residency:
         if module <= self._module:
             self._uses *= _FADE
             self._passes = self._passes * _FADE + 1
+            self.passes += 1
         self._module = module
         if len(chosen) == 1:
             self._learn_stickiness(module, chosen[0])
@@ -58,6 +60,15 @@ class Residency:
         self._uses[module] += shares
         self._chosen_last[module] = False
         self._chosen_last[module, chosen[-1]] = True
+
+    def heat(self) -> np.ndarray:
+        """How likely a pass uses each expert, by frequency alone: [modules, experts]."""
+        return np.clip(self._uses / (self._passes + 1), 0, 1)
+
+    def expect(self, heat: np.ndarray, passes: float) -> None:
+        """Begin as if so many passes had shown this."""
+        self._uses += heat * passes
+        self._passes += passes
 
     def expected_misses(self, slots: int) -> float:
         """Uses a pass, of late, of all experts but the `slots` that are used most.
@@ -95,9 +106,9 @@ class Residency:
         """The experts lie, or will lie, in these slots."""
         self._slot[module, experts] = slots
 
-    def take_free(self, most: int) -> list[int]:
-        """Up to `most` of the slots that nothing lies in."""
-        return [self._free.pop() for _ in range(min(most, len(self._free)))]
+    def take_free(self, most: int, leaving: int = 0) -> list[int]:
+        """Up to `most` of the slots that nothing lies in, `leaving` some."""
+        return [self._free.pop() for _ in range(min(most, len(self._free) - leaving))]
 
     def items(self) -> Iterator[tuple[int, int, int]]:
         """(module, expert, slot) of what is in memory."""

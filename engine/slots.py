@@ -4,6 +4,7 @@ Rows are written in place through NumPy views of the arrays' own memory and read
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -121,9 +122,33 @@ class SlotStore:
             self._retired, back = np.split(self._retired, [len(self._retired) - (held - self.held)])
             self._residency.restore(back)
 
+    @property
+    def fits_all(self) -> bool:
+        """Whether nothing ever has to go."""
+        return self.slots >= self._all
+
+    @property
+    def passes(self) -> int:
+        """How often tokens came by while choices were noted."""
+        return self._residency.passes
+
+    def heat(self) -> np.ndarray:
+        """How likely a pass uses each expert: [modules, experts]."""
+        return self._residency.heat()
+
+    def expect(self, heat: np.ndarray, passes: float) -> None:
+        """Begin as if so many passes had shown this heat."""
+        self._residency.expect(heat, passes)
+
+    def each_expert(self) -> Iterator[tuple[int, int]]:
+        """(place, expert) of all there are."""
+        for place, each in self._places.items():
+            for expert in range(len(each[0][0])):
+                yield place, expert
+
     def note(self, place: int, chosen: np.ndarray) -> None:
         """The router of a module has chosen [tokens, k] experts: so residency knows what is popular."""
-        if self.slots < self._all:  # else nothing ever has to go
+        if not self.fits_all:
             self._residency.note(place, chosen)
 
     def waited_for_router(self, seconds: float) -> None:
@@ -214,17 +239,23 @@ class SlotStore:
         """Read an expert that nobody asked for yet into a slot that is free anyway; whether there was one."""
         if (place, expert) in self._coming or self.slots_of(place, np.array([expert]))[0] >= 0:
             return True
-        free = self._residency.take_free(1)
+        free = self._residency.take_free(1, leaving=0 if self.fits_all else self.least)
         if free:
             self._coming[place, expert] = self._bring(place, expert, free[0], staged=False)
         return bool(free)
 
-    def settle(self) -> int:
-        """Put what was warmed and has arrived among the rest; how many experts are still on their way."""
+    def settle(self, seconds: float = 0.0) -> int:
+        """Put what was warmed and has arrived among the rest; how many experts are still on their way.
+
+        Waits so long for the first of them at most.
+        """
         left = 0
         for (place, expert), guess in list(self._coming.items()):
             if guess.staged:
                 continue
+            if not left and seconds:
+                with suppress(DiskError):  # said when somebody asks for it
+                    guess.reading.wait(seconds)
             if not guess.reading.landed:
                 left += 1
                 continue
@@ -235,7 +266,7 @@ class SlotStore:
             try:
                 fetch.wait(lambda: None)
                 self._residency.put(place, fetch.missing, fetch.slots)
-            except DiskError:  # said when somebody asks for it
+            except DiskError:
                 self._residency.release(fetch.slots)
         return left
 

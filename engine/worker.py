@@ -93,11 +93,15 @@ class Worker:
                 self._batch.step()
 
     def _next(self) -> Command | None:
-        """The next command; None when there is none and replies are to be made."""
-        try:
-            return self._commands.get(block=self._batch is None or not self._batch.busy)
-        except queue.Empty:
-            return None
+        """The next command; None when there is none and replies are to be made. Waiting, experts are warmed."""
+        busy = self._batch is not None and self._batch.busy
+        while True:
+            more = not busy and self._model is not None and self._model.idle()
+            try:
+                return self._commands.get(block=not busy and not more)
+            except queue.Empty:
+                if busy:
+                    return None
 
     def _finish_replies(self) -> None:
         """Another model has to wait until the replies of this one are made."""
@@ -135,8 +139,10 @@ class Worker:
         # Freed buffers would otherwise be kept without bound, outside any budget.
         mx.set_cache_limit(64 << 20)
         budget = "auto" if command.memory_bytes is None else command.memory_bytes
-        self._model = model = loader.load(path, memory_bytes=budget, on_progress=self._loading)
-        files = PrefixFiles(Path(command.data_dir) / "prefixes", fingerprint(path, machine.device_name()))
+        data, name_of_files = Path(command.data_dir), fingerprint(path, machine.device_name())
+        heat = data / "heat" / f"{name_of_files}.npz"
+        self._model = model = loader.load(path, memory_bytes=budget, on_progress=self._loading, heat_file=heat)
+        files = PrefixFiles(data / "prefixes", name_of_files)
         self._batch = Batch(model, room_for_states(model), files)
         sizes = model.sizes
         return Loaded(

@@ -59,19 +59,26 @@ def add_config_option(parser: argparse.ArgumentParser) -> None:
 
 
 def upstream(text: str) -> UpstreamSettings:
-    """For argparse: NAME=BASE_URL, then key_env=, concurrency=, patience= after commas."""
+    """For argparse: NAME=BASE_URL, then key_env=, concurrency=, patience=, and model= for each one, after commas."""
     first, *more = text.split(",")
     name, _, url = first.partition("=")
     given: dict[str, str] = {}
+    models: list[str] = []
     for part in more:
         key, _, value = part.strip().partition("=")
-        given[key] = value
+        if key == "model":
+            models.append(value)
+        else:
+            given[key] = value
     try:
         if unknown := set(given) - {"key_env", "concurrency", "patience"}:
-            raise ValueError(f"An upstream has no {', '.join(sorted(unknown))}, only key_env, concurrency, patience.")
+            raise ValueError(
+                f"An upstream has no {', '.join(sorted(unknown))}, only key_env, concurrency, patience, model."
+            )
         if not (count := given.get("concurrency", "4")).isdecimal() or int(count) < 1:
             raise ValueError(f"{count!r} is no number of replies at a time.")
         patience = parse_duration(given.get("patience", "any"))
-        return checked(UpstreamSettings(name.strip(), url.strip(), given.get("key_env"), int(count), patience))
+        key = given.get("key_env")
+        return checked(UpstreamSettings(name.strip(), url.strip(), key, int(count), patience, tuple(models)))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=upstream,
         action="append",
         default=[],
-        metavar="NAME=BASE_URL[,key_env=VARIABLE][,concurrency=N][,patience=10m]",
+        metavar="NAME=BASE_URL[,key_env=VARIABLE][,concurrency=N][,patience=10m][,model=NAME ...]",
         help="another OpenAI-compatible server, whose models appear as NAME/model; its key is read from the "
         "environment variable NAME_API_KEY (repeatable)",
     )

@@ -120,9 +120,9 @@ class ScriptedSource:
             if not call.over.is_set():
                 call._events.put_nowait(SourceInterrupted(Reason.ENGINE_DIED, "The engine no longer answered."))
 
-    async def next_call(self) -> Call:
+    async def next_call(self, within: float = 10) -> Call:
         """The next run, as soon as the gateway starts it."""
-        return await asyncio.wait_for(self._began.get(), 10)
+        return await asyncio.wait_for(self._began.get(), within)
 
     def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
         call = Call(request, abort, self.deaf)

@@ -33,9 +33,8 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(folder: Path, upstreams: Sequence[Upstream] = (), token: str | None = None) -> AsyncIterator[Served]:
-    source = ScriptedSource()
-    pagoda = Pagoda(folder, [source], token=token, upstreams=upstreams)
+async def listening(pagoda: Pagoda) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a Pagoda that listens on a port of its own."""
     started = asyncio.Event()
 
     class Server(uvicorn.Server):
@@ -50,10 +49,18 @@ async def serve(folder: Path, upstreams: Sequence[Upstream] = (), token: str | N
     await asyncio.wait_for(started.wait(), 10)
     port = server.servers[0].sockets[0].getsockname()[1]
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
-        yield Served(pagoda, source, client)
+        yield client
     await pagoda.end_replies()
     server.should_exit = True
     await serving
+
+
+@asynccontextmanager
+async def serve(folder: Path, upstreams: Sequence[Upstream] = (), token: str | None = None) -> AsyncIterator[Served]:
+    source = ScriptedSource()
+    pagoda = Pagoda(folder, [source], token=token, upstreams=upstreams)
+    async with listening(pagoda) as client:
+        yield Served(pagoda, source, client)
 
 
 async def read_events(response: httpx.Response) -> AsyncIterator[tuple[str, object, str | None]]:

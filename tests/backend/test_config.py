@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from backend.cli import main
+from backend.commands.options import upstream
 from backend.config import parse_duration
 from backend.config_file import ConfigError, read
 from tests.backend.conftest import House
@@ -103,6 +104,10 @@ def test_a_wrong_upstream_flag_is_refused(flag, capsys):
     with pytest.raises(SystemExit):
         main(["serve", "--upstream", flag])
     assert "upstream" in capsys.readouterr().err
+
+
+def test_models_that_a_server_does_not_list_can_be_named_in_a_flag():
+    assert upstream("far=http://far/v1,model=org/a:b,patience=5s,model=c").models == ("org/a:b", "c")
 
 
 def test_times_are_read_as_people_write_them():

@@ -238,6 +238,25 @@ async def test_a_reader_that_falls_behind_gets_a_snapshot_instead_of_a_gap(serve
     await events.aclose()
 
 
+@pytest.mark.parametrize("page", [2, 500])
+async def test_a_slow_reader_of_an_attempt_misses_nothing_and_holds_little(served, monkeypatch, page):
+    monkeypatch.setattr(live, "BEHIND", 3)
+    monkeypatch.setattr(live, "PAGE", page)
+    sent = await served.send(await served.conversation(), "Hello")
+    call = await served.source.next_call()
+    await call.token("x")
+    events = live.attempt_events(served.gateway, sent["attempt_id"], -1)
+    seen = await anext(events)
+    for words in (["a", "b"], list("cdefghijk"), ["l"]):
+        for word in words:
+            await call.token(word)
+        seen += await anext(events)
+    await call.finish()
+    seen += b"".join([block async for block in events])
+    numbers = [json.loads(line[6:])["seq"] for line in seen.decode().splitlines() if line.startswith("data: ")]
+    assert numbers == list(range(len(served.gateway.chunks(sent["attempt_id"]))))
+
+
 async def test_a_silent_stream_carries_heartbeats(served, monkeypatch):
     monkeypatch.setattr(event_stream.respond, "__defaults__", (0.01, None))
     conversation = await served.conversation()

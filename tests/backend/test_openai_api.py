@@ -140,6 +140,7 @@ async def test_what_cannot_be_honoured_is_refused_by_name(served, change, param)
 async def test_an_unknown_model_is_a_404_that_names_what_there_is(served):
     answer = await served.client.post(PATH, json=asking(model="gpt-4"))
     assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "model_not_found"
     assert answer.json()["error"]["param"] == "model" and "scripted" in answer.json()["error"]["message"]
 
 

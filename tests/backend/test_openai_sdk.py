@@ -106,6 +106,27 @@ async def test_log_probabilities_arrive_token_by_token(served):
         assert [(top.token, top.logprob) for top in entries[0].top_logprobs] == [("x", -0.1), ("é", -0.5)]
 
 
+async def test_log_probabilities_of_a_text_completion_are_lists_beside_each_other(served):
+    async def play_tokens() -> None:
+        call = await served.source.next_call()
+        assert call.request.sampling.logprobs == 1 and call.request.sampling.logit_bias == ((5, -1.0),)
+        for id, text in ((1, "Hi"), (2, " you")):
+            await call.say(Token(call.run_id, id, text, ((id, text, -0.5), (9, "x", -0.1))))
+        await call.finish()
+
+    for stream in (False, True):
+        playing = asyncio.create_task(play_tokens())
+        said = await client_of(served).completions.create(
+            model="scripted", prompt="Once", logprobs=1, logit_bias={"5": -1}, stream=stream
+        )
+        told = [chunk.choices[0].logprobs async for chunk in said] if stream else [said.choices[0].logprobs]
+        await playing
+        told = [one for one in told if one]
+        assert [token for one in told for token in one.tokens] == ["Hi", " you"]
+        assert [offset for one in told for offset in one.text_offset] == [0, 2]
+        assert told[0].token_logprobs[0] == -0.5 and told[0].top_logprobs[0] == {"x": -0.1}
+
+
 async def test_text_completions_have_the_older_shape(served):
     client = client_of(served)
     asked = asyncio.create_task(client.completions.create(model="scripted", prompt="Once", stop=["."]))

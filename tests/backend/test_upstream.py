@@ -164,6 +164,43 @@ async def test_nobody_there_is_said_and_nothing_else_breaks(tmp_path):
         assert [row["id"] for row in (await served.client.get("/v1/models")).json()["data"]] == ["scripted"]
 
 
+@pytest.mark.parametrize(
+    ("scheme", "host", "words"),
+    [("https", "127.0.0.1", "certificate"), ("http", "no-such-machine.invalid", "no machine")],
+)
+async def test_a_wrong_name_and_a_connection_without_a_certificate_are_told_apart(tmp_path, scheme, host, words):
+    def speak_plainly(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with await asyncio.start_server(speak_plainly, "127.0.0.1", 0) as plain:
+        port = plain.sockets[0].getsockname()[1]
+        async with joined(tmp_path, url=f"{scheme}://{host}:{port}/v1") as (served, _):
+            attempt = await reply(served)
+            assert attempt["state"] == "failed" and words in attempt["detail"] and "Check" in attempt["detail"]
+
+
+async def test_what_clients_of_other_apis_ask_for_reaches_an_upstream_in_its_own_fields(tmp_path):
+    tool = {"name": "look", "input_schema": {"type": "object"}}
+    ask = {"model": "other/small", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
+    async with joined(tmp_path) as (served, other):
+        other.answers = [GOOD]
+        choice = {"type": "tool", "name": "look", "disable_parallel_tool_use": True}
+        body = ask | {"tools": [tool], "tool_choice": choice, "thinking": {"type": "disabled"}}
+        assert (await served.client.post("/v1/messages", json=body)).status_code == 200
+        sent = other.completions()[0]
+        assert sent["tools"] == [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+        assert sent["tool_choice"] == {"type": "function", "function": {"name": "look"}}
+        assert sent["parallel_tool_calls"] is False and sent["chat_template_kwargs"] == {"enable_thinking": False}
+        format = {"type": "json_schema", "name": "x", "schema": {"type": "array"}}
+        body = {"model": "other/small", "input": "Hi", "text": {"format": format}, "reasoning": {"effort": "low"}}
+        assert (await served.client.post("/v1/responses", json=body)).status_code == 200
+        sent = other.completions()[1]
+        assert sent["response_format"]["json_schema"]["schema"] == {"type": "array"}
+        assert sent["reasoning_effort"] == "low"
+        counting = await served.client.post("/v1/messages/count_tokens", json=ask)
+        assert counting.status_code == 400
+
+
 async def test_stop_reaches_a_silent_server_at_once(tmp_path):
     async with joined(tmp_path) as (served, other):
         other.answers = [Answer([sse(delta("Hi"))], hold=True)]

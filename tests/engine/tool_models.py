@@ -31,13 +31,13 @@ def with_template(original: Path, folder: Path, template: str = TEMPLATE) -> Pat
     return folder
 
 
-def thinking_model(folder: Path, template: str = TEMPLATE) -> Path:
+def thinking_model(folder: Path, template: str = TEMPLATE, marks: tuple[str, ...] = MARKS) -> Path:
     """A random model with tokens for thoughts and calls. Such tokens are special in some checkpoints, not in others."""
     shape = {"layers": 1, "experts": 4, "hidden": 64, "expert_hidden": 64, "top_k": 2}
     synthesise(folder, "qwen3-moe", vocab=VOCABULARY, **shape)
-    files = tokenizer_files(VOCABULARY - len(MARKS))
+    files = tokenizer_files(VOCABULARY - len(marks))
     tokenizer = Tokenizer.from_str(files["tokenizer.json"])
-    tokenizer.add_tokens([AddedToken(mark, special=mark.startswith("<t"), normalized=False) for mark in MARKS])
+    tokenizer.add_tokens([AddedToken(mark, special=mark.startswith("<t"), normalized=False) for mark in marks])
     tokenizer.save(str(folder / "tokenizer.json"))
     config = json.loads(files["tokenizer_config.json"])
     (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": template}))
