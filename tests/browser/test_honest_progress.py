@@ -135,6 +135,18 @@ def test_a_reply_that_failed_on_the_way_can_go_on_from_its_text(person: Person, 
     assert reply.wait_until("complete").text() == "Half a sentence."
 
 
+def test_a_row_says_that_its_reply_waits(person: Person, stage: StagedPagoda):
+    person.say("Runs for long")
+    stage.say("next")
+    person.open_conversation(stage.new_conversation(max_tokens=9)).say("Waits for it")
+    expect(person.row("Waits for it").locator(".pg-dot")).to_contain_text("waiting")
+    stage.say("finish")
+    stage.say("next")
+    expect(person.row("Waits for it").locator(".pg-dot")).not_to_contain_text("waiting")
+    stage.say("finish")
+    person.reply().wait_until("complete")
+
+
 def test_loading_is_told_once_not_twice(person: Person, stage: StagedPagoda):
     reply = person.say("Hello")
     stage.say("next")
