@@ -7,7 +7,6 @@ can be used. It builds the model with MLX and measures the disk, which no page s
 import json
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ def forecast(name: str, data_dir: Path) -> dict[str, Any]:
 
     folder = model_folder(data_dir) if name == "default" else resolve(name)
     opened = open_model(folder)
-    _take_what_the_engine_takes(folder)
     found = inspect(folder)
     fixed = found.least_budget_bytes - opened.least_slot_bytes + SPARE_BYTES
     whole, least = fixed + found.expert_bytes, fixed + opened.least_slot_bytes
@@ -48,16 +46,6 @@ def forecast(name: str, data_dir: Path) -> dict[str, Any]:
         "auto_bytes": memory.auto_budget(),
         "steps": steps,
     }
-
-
-def _take_what_the_engine_takes(folder: Path) -> None:
-    """A tokenizer and compiled kernels are in memory before the engine measures what is left for experts."""
-    from mlx_lm.tokenizer_utils import load
-
-    with suppress(Exception):  # what is wrong with it, loading the model says in full
-        load(folder)
-    with suppress(ImportError):
-        import engine.kernels.cpu  # noqa: F401
 
 
 def main() -> None:

@@ -1,7 +1,10 @@
 """What a checkpoint needs and how fast it would run here, found out without loading it."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from mlx_lm.tokenizer_utils import load as load_tokenizer
 
 from engine import machine, memory
 from engine.loader import OpenModel, layer_count, open_model
@@ -36,6 +39,7 @@ class Inspection:
 def inspect(folder: Path, memory_bytes: int | None = None) -> Inspection:
     """Look at a checkpoint under a budget (None: auto). Measures the disk. Raises CheckpointError."""
     opened = open_model(folder)
+    _take_what_loading_takes(folder)
     budget = memory_bytes or memory.auto_budget()
     fixed = memory.rss_bytes() + opened.trunk_bytes + WORKING_BYTES
     slots = min(max(budget - fixed, 0), opened.expert_bytes)
@@ -62,6 +66,14 @@ def inspect(folder: Path, memory_bytes: int | None = None) -> Inspection:
             opened.trunk_bytes + opened.token_bytes, opened.token_bytes * (1 - share), disk, ram
         ),
     )
+
+
+def _take_what_loading_takes(folder: Path) -> None:
+    """A tokenizer and compiled kernels are in memory when a model that is loaded measures what is left."""
+    with suppress(Exception):  # what is wrong with it, loading the model says in full
+        load_tokenizer(folder)
+    with suppress(ImportError):
+        import engine.kernels.cpu  # noqa: F401
 
 
 def limit(touched_bytes: float, read_bytes: float, disk_bytes_per_s: float, ram_bytes_per_s: float) -> float:
