@@ -86,3 +86,6 @@ FAULTS: dict[str, tuple[Fault, str, str]] = {
     "second Pagoda on the folder": (second_pagoda, "it refuses, naming the first", "the whole reply"),
     "power cut (copy of the folder)": (folder_copied, "the copy opens", "what was written by that moment"),
 }
+
+# These end no reply: all of them become complete.
+HARMLESS = {name for name, (fault, _, _) in FAULTS.items() if fault in (engine_held, second_pagoda, folder_copied)}

@@ -26,7 +26,7 @@ def check(pagoda: RunningPagoda, readers: Sequence[Reader], prompts: dict[str, l
         for attempt in database.execute("SELECT * FROM attempts").fetchall():
             _attempt(database, attempt)
         for reader in readers:
-            _received(database, reader)
+            _received(database, reader, len(reader.chunks))
     finally:
         database.close()
     for reader in readers:
@@ -66,8 +66,29 @@ def _attempt(database: sqlite3.Connection, attempt: sqlite3.Row) -> None:
     assert attempt["text"] == text and attempt["length"] == len(text), name
 
 
-def _received(database: sqlite3.Connection, reader: Reader) -> None:
-    for number, chunk in enumerate(reader.chunks):
+def check_copy(copy: Path, received: Sequence[tuple[Reader, int]]) -> None:
+    """The copy holds of each reader as many chunks as had arrived before it was taken."""
+    database = sqlite3.connect(copy / "pagoda.db")
+    database.row_factory = sqlite3.Row
+    try:
+        assert database.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        for reader, count in received:
+            _received(database, reader, count)
+    finally:
+        database.close()
+
+
+def states(pagoda: RunningPagoda, readers: Sequence[Reader]) -> set[str]:
+    """How the replies ended, as a client reads it."""
+    found = set()
+    for reader in readers:
+        messages = pagoda.conversation(reader.conversation)["messages"]
+        found |= {a["state"] for m in messages for a in m.get("attempts", ()) if a["id"] == reader.attempt}
+    return found
+
+
+def _received(database: sqlite3.Connection, reader: Reader, count: int) -> None:
+    for number, chunk in enumerate(reader.chunks[:count]):
         assert chunk["seq"] == number, f"{reader.attempt} was received with a gap"
         assert (chunk["attempt_id"], chunk["conversation_id"]) == (reader.attempt, reader.conversation)
         kept = database.execute(

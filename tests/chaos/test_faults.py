@@ -10,8 +10,8 @@ from datetime import date
 from pathlib import Path
 
 from tests.browser.running_pagoda import RunningPagoda, alive, until
-from tests.chaos.faults import FAULTS
-from tests.chaos.invariant import check
+from tests.chaos.faults import FAULTS, HARMLESS
+from tests.chaos.invariant import check, check_copy, states
 from tests.chaos.reader import Reader
 from tests.engine.tool_models import thinking_model
 
@@ -40,7 +40,7 @@ def test_whatever_breaks_nothing_that_was_received_is_lost_or_mixed(tmp_path: Pa
     finally:
         pagoda.stop()
     if report := os.environ.get("PAGODA_CHAOS_REPORT"):
-        Path(report).write_text(_report(counts, checked, seed))
+        Path(report).write_text(_report(counts, checked, rounds, seed))
 
 
 def _round(
@@ -57,11 +57,16 @@ def _round(
     draw.choice(readers).wait_for(draw.randrange(1, TOKENS))
     fault, _, _ = FAULTS[name]
     copy = folder / f"copy of {label}".replace(" ", "_").replace("/", "_")
+    received = [(reader, len(reader.chunks)) for reader in readers]
     fault(pagoda, copy)
+    if copy.exists():
+        check_copy(copy, received)
     for reader in readers:
         reader.finish()
     pagoda.wait_until_ready()
     checked = check(pagoda, readers, prompts, folder / "check")
+    ended = states(pagoda, readers)
+    assert ended <= ({"complete"} if name in HARMLESS else {"complete", "interrupted"}), f"{label}: {ended}"
     for pid in set(pids) - {pagoda.pid, pagoda.engine_pid}:
         assert not alive(pid), f"a process of before {name} is left over"
     if pids[0] == pagoda.pid:
@@ -75,8 +80,8 @@ def _handles(pagoda: RunningPagoda) -> int:
     return len(list(folder.iterdir())) if folder.exists() else 0
 
 
-def _report(counts: dict[str, int], checked: int, seed: int) -> str:
+def _report(counts: dict[str, int], checked: int, rounds: int, seed: int) -> str:
     rows = [f"| {name} | {FAULTS[name][1]} | {FAULTS[name][2]} | {count} |" for name, count in counts.items()]
     head = "| what breaks while two replies stream | what you see | what is kept | times |\n|---|---|---|---|\n"
     facts = f"{checked:,} received chunks were all found again, on disk and over HTTP"
-    return head + "\n".join(rows) + f"\n\n`make chaos SEED={seed}`, {date.today()}: {facts}.\n"
+    return head + "\n".join(rows) + f"\n\n`make chaos ROUNDS={rounds} SEED={seed}`, {date.today()}: {facts}.\n"
