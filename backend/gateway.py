@@ -32,6 +32,8 @@ from engine.events import Generate
 
 log = logging.getLogger(__name__)
 
+EARLIER = 2  # other versions of a reply that a source is told of
+
 
 class Gateway(Library):
     """`start` before the first write, `close` at the end."""
@@ -297,7 +299,15 @@ class Gateway(Library):
             sampling=to_engine(conversation.sampling),
             prefix_tokens=text.tokens,
             prefix_text=text.text,
+            earlier=self._earlier(attempt),
         )
+
+    def _earlier(self, attempt: Attempt) -> tuple[tuple[int, ...], ...]:
+        """The tokens of the newest other versions of a reply by the same model: it may say much of it again."""
+        others = [other for other in self._journal.attempts_of(attempt.message_id) if other.id != attempt.id]
+        same = [other for other in others if other.model == attempt.model and other.text][-EARLIER:]
+        found = (prompt.exact_tokens(self._journal.chunks(other.id)) for other in same)
+        return tuple(tokens for tokens in found if tokens)
 
     def _deliver(self, cursor: Cursor, payload: Payload) -> bool:
         """Tag, journal, publish. False when the chunk had no place any more: then nobody sees it."""

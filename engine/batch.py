@@ -33,8 +33,9 @@ GROWTH_TOKENS = 256
 class Batch:
     """`room` is how many bytes states may take that no reply is working on. Call `step` as long as it is `busy`."""
 
-    def __init__(self, model: PagedModel, room: int, files: PrefixFiles | None = None):
-        self.model, self.room = model, room
+    def __init__(self, model: PagedModel, room: int, files: PrefixFiles | None = None, guesses: bool = True):
+        """`guesses`: try tokens that have come before, where that pays."""
+        self.model, self.room, self._guesses = model, room, guesses
         self.prefixes = Prefixes(lambda: make_prompt_cache(model), lambda: self.room, files)
         self.waiting: deque[Run] = deque()
         self.reading: deque[Run] = deque()
@@ -192,11 +193,16 @@ class Batch:
         if not runs:
             return
         undos = [kv.undo(run.state, before_prompt=False) for run in runs]
+        # Guesses cost those who write beside them, so they are for whoever writes alone.
+        guessed = runs[0].guess() if len(runs) == 1 and self._guesses else []
+        tokens = [*(run.tokens[-1] for run in runs), *guessed]
+        states = [run.state for run in runs] + [runs[0].state] * len(guessed)
+        started = perf_counter()
         for run in runs:
             run.fed_last(len(runs))
         self.model.watch.begin(lambda layer: self._at_layer(runs, layer), _AllStopped(runs))
         try:
-            rows = self.model.next_logits([run.tokens[-1] for run in runs], [run.state for run in runs])
+            rows = self.model.next_logits(tokens, states)
         except BaseException:
             for run, undo in zip(runs, undos, strict=True):
                 if not undo():
@@ -206,12 +212,10 @@ class Batch:
             self.model.watch.end()
             for run in runs:
                 run.share.end()
-        for run, logits in zip(runs, rows, strict=True):
-            run.fed += 1
-            if run.ended:
-                continue
+        seconds = perf_counter() - started
+        for index, run in enumerate(runs):
             try:
-                run.take(logits)
+                run.take_all(guessed, rows[index : index + 1 + len(guessed)], seconds)
             except Exception as error:
                 run.lose()  # numbers that are no numbers are not kept
                 run.fail(error)

@@ -21,6 +21,7 @@ from engine.prefix import Prefixes
 from engine.prompt import boundaries, prompt_tokens
 from engine.share import Share
 from engine.soundness import check_logits
+from engine.speculation import Speculation
 from engine.speech import Said, Speech
 from engine.template import ends_in_thought
 from engine.text import TextStream, reply_tokens
@@ -60,6 +61,7 @@ class Run:
         self._prompt = self._cached = self._limit = 0
         self._context_bound = False
         self._boundaries: list[int] = []
+        self.speculation = Speculation(request.earlier)
         self._stage = "prefill"
         self._times: list[float] = []
         self._prefill_s = self._reported = self._disk_before_first = 0.0
@@ -128,6 +130,26 @@ class Run:
         self.report(0, force=not self.unread)
 
     # --- writing ---------------------------------------------------------------------------------
+
+    def guess(self) -> list[int]:
+        """Tokens that may come next, to be tried together with the last one."""
+        room = self._limit - len(self._times) - 1
+        return self.speculation.guess(self.tokens)[:room] if self.model.can_follow(self.state) else []
+
+    def take_all(self, guessed: list[int], rows: list[mx.array], seconds: float) -> None:
+        """The logits of the last token and of those that were guessed to follow it, after a pass of so many seconds:
+        tokens are taken as long as the guesses were right. Raises what `take` raises."""
+        begun = len(self._times)
+        for logits, next_one in zip(rows, [*guessed, None], strict=True):
+            self.fed += 1
+            if self.ended:
+                break
+            self.take(logits)
+            if self.ended or self.tokens[-1] != next_one:
+                break
+        if guessed:
+            kv.cut(self.state, self.fed)
+        self.speculation.passed(len(guessed), max(len(self._times) - begun - 1, 0), seconds)
 
     def fed_last(self, among: int) -> None:
         """Its last token is about to pass through the model, with so many replies in all."""

@@ -54,7 +54,8 @@ class Generate:
     `tools` are functions in OpenAI's shape, `tool_choice` is auto, required, or one's name; without `parallel_calls`
     the reply ends after one. `schema` is a JSON schema that the answer must match. `apart`: tell thoughts and calls
     apart from the answer. What the model cannot honour fails the run, named. `count_only`: Finished with the number of
-    tokens of the prompt, and nothing else.
+    tokens of the prompt, and nothing else. `earlier` are the tokens of other versions of the same reply: what they say
+    may be said again.
     """
 
     run_id: str
@@ -70,6 +71,7 @@ class Generate:
     schema: dict[str, Any] | None = None
     apart: bool = False
     count_only: bool = False
+    earlier: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Shutdown:
 
 @dataclass(frozen=True)
 class Loading:
-    """Progress before a model is ready. `stage`: download | convert | open | trunk | experts | warm-up.
+    """Progress before a model is ready. `stage`: unload | download | convert | open | trunk | experts | warm-up.
 
     `unit` of done and total: bytes or steps.
     """

@@ -62,6 +62,12 @@ def can_store(state: State) -> bool:
     return all(type(c).__module__ == KVCache.__module__ for c in inner)
 
 
+def cut(state: State, tokens: int) -> None:
+    """Let whole KV caches hold no more than the first `tokens`."""
+    for cache in state:
+        cache.offset = min(cache.offset, tokens)
+
+
 def compact(state: State) -> State:
     """A copy that holds no more memory than it needs, evaluated: another thread may write it down."""
     arrays = [_compact(c) for c in state]

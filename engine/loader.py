@@ -97,7 +97,7 @@ class PagedModel(nn.Module):
 
     def next_logits(self, tokens: list[int], caches: list[list]) -> list[mx.array]:
         """Logits [V] after one more token of each of several sequences, as if each were alone; experts are read once
-        for all of them."""
+        for all of them. Where `can_follow`, the same cache may come several times: tokens that follow each other."""
 
         def one(token: int, cache: list) -> Callable[[], mx.array]:
             return lambda: self(mx.array([[token]]), cache=cache)[0, -1]
@@ -112,6 +112,11 @@ class PagedModel(nn.Module):
                 return meeting.hold(passes)
         finally:
             self.watch.meeting = None
+
+    def can_follow(self, cache: list) -> bool:
+        """Whether a token may pass through a layer as soon as the one before it has: the host pass is known to look
+        at nothing but the layer's own cache."""
+        return bool(self._host_pass) and self._host_pass.fits(mx.array([[0]]), cache)
 
     def stats(self) -> Counters:
         """What was read and hit since loading."""

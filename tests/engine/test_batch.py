@@ -189,15 +189,18 @@ def test_a_failure_ends_only_the_reply_that_it_is_about(opened):
     while not all(len(tokens_of(events)) >= 2 for events in said):
         replies.step()
     victim = replies.writing[1]
-    step, fill = model.next_logits, model._disk._fill
+    step, check = model.next_logits, model._disk.check_unchanged
+
+    def broken(files):
+        raise DiskError("this expert cannot be read")
 
     def only_for_the_victim(tokens, states):
         if any(state is victim.state for state in states):
-            model._disk._fill = lambda what: (_ for _ in ()).throw(DiskError("this expert cannot be read"))
+            model._disk.check_unchanged = broken
         try:
             return step(tokens, states)
         finally:
-            model._disk._fill = fill
+            model._disk.check_unchanged = check
 
     object.__setattr__(model, "next_logits", only_for_the_victim)
     replies.finish()

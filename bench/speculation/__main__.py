@@ -1,0 +1,72 @@
+"""What guessing tokens gains or costs: replies with and without it in turns, on quoting, code and open prose."""
+
+import argparse
+from pathlib import Path
+from statistics import median
+
+from platformdirs import user_data_dir
+
+from backend.commands.bench import experts
+from engine import loader
+from engine.batch import Batch
+from engine.default_model import ensure_default_model
+from engine.events import Event, Finished, Generate, Sampling, Token
+
+TEXT = """The harbour lies still in the morning. Three boats have come in during the night, and their crews are asleep.
+On the quay a woman mends a net, and her dog watches the gulls. Nobody hurries here before the bell has rung twice."""
+CODE = """def mean(values):
+    total = 0
+    for value in values:
+        total = total + value
+    return total / len(values)
+
+
+def spread(values):
+    middle = mean(values)
+    total = 0
+    for value in values:
+        total = total + (value - middle) ** 2
+    return total / len(values)"""
+TASKS = {
+    "quoting": f"Repeat this text word for word, twice:\n\n{TEXT}",
+    "code editing": f"Rename the variable total to result, and show the whole code:\n\n{CODE}",
+    "open prose": "Write a long story about a lighthouse keeper and her dog.",
+}
+
+
+def reply(batch: Batch, text: str, tokens: int) -> tuple[list[int], float]:
+    """The tokens of a greedy reply, and tokens a second after the first."""
+    events: list[Event] = []
+    sampling = Sampling(temperature=0.0, repetition_penalty=1.0, max_tokens=tokens)
+    batch.add(Generate("r", ({"role": "user", "content": text},), sampling), events.append)
+    batch.finish()
+    (end,) = [event for event in events if isinstance(event, Finished)]
+    return [event.token for event in events if isinstance(event, Token)], (end.completion_tokens - 1) / end.decode_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, default=Path(user_data_dir("pagoda", appauthor=False)))
+    parser.add_argument("--model", type=Path, help="another than the default model")
+    parser.add_argument("--experts", type=experts, default=1.0)
+    parser.add_argument("--tokens", type=int, default=120)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    model = loader.load(args.model or ensure_default_model(args.data, lambda *_: None), expert_bytes=args.experts)
+    print(f"{'task':14} {'without':>9} {'with':>9} {'ratio':>7}   tokens/s, median of {args.rounds}")
+    for task, text in TASKS.items():
+        speeds: dict[bool, list[float]] = {False: [], True: []}
+        said = set()
+        for _ in range(args.rounds):
+            for guesses in speeds:
+                tokens, speed = reply(Batch(model, 0, guesses=guesses), text, args.tokens)
+                speeds[guesses].append(speed)
+                said.add(tuple(tokens))
+        assert len(said) == 1, "guessing changed the tokens"
+        without, with_ = (median(speeds[guesses]) for guesses in (False, True))
+        print(f"{task:14} {without:9.1f} {with_:9.1f} {with_ / without:7.2f}")
+    model.close()
+
+
+if __name__ == "__main__":
+    main()
