@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: run test lint format clean
+.PHONY: run test chaos lint format clean
 
 run: $(VENV)/.run-ready
 	@$(BIN)/pagoda serve $(ARGS)
@@ -13,6 +13,13 @@ test: $(VENV)/.test-ready lint
 	@bash .ci/chromium
 	@bash .ci/node
 	$(BIN)/python -m pytest $(ARGS)
+
+# Break Pagoda many times at random moments; the counts go to tests/chaos/last_run.md. SEED=n repeats a run.
+ROUNDS ?= 20
+SEED ?=
+chaos: $(VENV)/.test-ready
+	PAGODA_CHAOS_ROUNDS=$(ROUNDS) PAGODA_CHAOS_SEED=$(SEED) PAGODA_CHAOS_REPORT=tests/chaos/last_run.md \
+	  $(BIN)/python -m pytest tests/chaos -s -o timeout=0 $(ARGS)
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .

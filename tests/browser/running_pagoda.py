@@ -35,8 +35,9 @@ def give_model(data_dir: Path, prepared: Path) -> None:
 class RunningPagoda:
     """`url` stays the same when it is started again: a page that is open finds it back."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *options: str) -> None:
         self.data_dir = data_dir
+        self._options = options
         self._port = 0
         self.start()
 
@@ -45,7 +46,7 @@ class RunningPagoda:
         command = [sys.executable, "-c", START, "serve", "--no-open", "--port", str(self._port)]
         self._log = open(self.data_dir / "serve.log", "ab")  # noqa: SIM115 (lives as long as the process)
         self._process = subprocess.Popen(
-            [*command, "--data", str(self.data_dir)],
+            [*command, "--data", str(self.data_dir), *self._options],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -67,7 +68,7 @@ class RunningPagoda:
         engine = self.engine_pid
         self._process.kill()
         self._process.wait()
-        until(lambda: not _alive(engine), "the engine has noticed that Pagoda is gone")
+        until(lambda: not alive(engine), "the engine has noticed that Pagoda is gone")
         self._log.close()
 
     def kill_engine(self) -> None:
@@ -91,6 +92,11 @@ class RunningPagoda:
             self._process.terminate()
             self._process.wait(timeout=30)
         self._log.close()
+
+    @property
+    def pid(self) -> int:
+        """The process that serves the page."""
+        return self._process.pid
 
     @property
     def engine_pid(self) -> int:
@@ -148,7 +154,8 @@ def until(condition, what: str, patience_s: float = PATIENCE_S) -> None:
         time.sleep(0.02)
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether a process still runs; one that ended and was not waited for does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
