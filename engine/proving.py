@@ -111,7 +111,13 @@ def _reply(model: PagedModel, prompt: list[int], tokens: int) -> tuple[list[int]
 
 def _reference(folder: Path) -> Any:
     """mlx-lm's own model with weights that are read when they are used; on a CPU in float32, as we compute there."""
-    reference, _ = mlx_lm.utils.load_model(folder, lazy=True)
+    try:
+        reference, _ = mlx_lm.utils.load_model(folder, lazy=True)
+    except Exception as error:
+        raise CheckpointError(
+            f"mlx-lm itself cannot load {folder}, so there is nothing to compare with. "
+            f"If it is a copy that Pagoda packed, prove the model it was made from. ({str(error).splitlines()[0]})"
+        ) from error
     if mx.default_device() == mx.cpu:
         reference.set_dtype(mx.float32)
     return reference

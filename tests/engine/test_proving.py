@@ -60,6 +60,12 @@ def test_the_reference_keeps_no_layer_in_memory(tiny_model, monkeypatch):
     assert left and all(value.size == 1 for _, value in left)
 
 
+def test_a_copy_that_mlx_lm_cannot_load_is_refused_with_what_to_do(tiny_model, tmp_path, capsys):
+    assert main(["pack", str(tiny_model), str(tmp_path / "packed")]) == 0
+    assert main(["prove", str(tmp_path / "packed")]) == 1
+    assert "prove the model it was made from" in capsys.readouterr().err
+
+
 def test_the_command_says_so_layer_by_layer(tiny_model, capsys):
     assert main(["prove", str(tiny_model), "--experts", "least"]) == 0
     out = capsys.readouterr().out
