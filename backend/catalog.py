@@ -38,7 +38,8 @@ class Catalog(Mapping[str, Source]):
 
     def is_here(self, name: str) -> bool:
         """Whether it runs here, not behind an upstream."""
-        return name in self._sources
+        shelf, _, model = name.partition("/")
+        return name in self._sources and not (model and shelf in self._upstreams)
 
     def __getitem__(self, name: str) -> Source:
         if name in self._sources:

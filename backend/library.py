@@ -103,8 +103,8 @@ class Library:
             self._sources.add(source_of(model.name))
 
     def model_status(self) -> dict[str, Any]:
-        """How the default model stands."""
-        return self._default.status().to_dict()
+        """How the default model stands; `here` whether it runs on this computer."""
+        return {**self._default.status().to_dict(), "here": self._sources.is_here(self._default.name)}
 
     def retry_model(self) -> None:
         """Load again after a failure; harmless otherwise."""

@@ -19,7 +19,14 @@ markdown.renderer.rules.fence = (tokens, index) => codeBlock(tokens[index].conte
 markdown.renderer.rules.code_block = (tokens, index) => codeBlock(tokens[index].content, "");
 markdown.renderer.rules.table_open = () => '<div class="pg-table" tabindex="0" role="region"><table>';
 markdown.renderer.rules.table_close = () => "</table></div>";
+markdown.renderer.rules.td_open = markdown.renderer.rules.th_open = cell;
 markdown.renderer.rules.image = imageAsLink;
+
+// A column's alignment comes as a style, which no text of a model may bring: only these three words are taken from it.
+function cell(tokens, index) {
+  const aligned = /^text-align:(left|center|right)$/.exec(tokens[index].attrGet("style") ?? "");
+  return `<${tokens[index].tag}${aligned ? ` class="${aligned[1]}"` : ""}>`;
+}
 
 // An image would be fetched from its host, and tell that host what is being read: it is shown as a link instead.
 function imageAsLink(tokens, index, options) {

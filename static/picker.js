@@ -100,6 +100,7 @@ export const PgPicker = {
       try {
         if (conversation.id !== null) await api.changeConversation(conversation.id, { model: name });
         conversation.model = name;
+        conversation.here = this.models.find((model) => model.name === name)?.here;
         this.$refs.dialog.close();
       } catch (error) {
         this.error = error.message;

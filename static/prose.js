@@ -29,7 +29,7 @@ export class Prose {
     this.shown = []; // HTML of each block in root, in order, as it was before cleaning
     this.settledBlocks = 0;
     this.work = null; // what is left to do of a long text
-    this.grouped = false; // blocks lie in groups, as a long text came
+    this.elements = []; // of the blocks; those of a text that came long lie in groups
     this.next = null; // what has been asked for meanwhile
   }
 
@@ -98,7 +98,7 @@ export class Prose {
         this.root.prepend(group);
         yield;
       }
-      this.grouped = true;
+      this.elements = [...this.root.querySelectorAll(".pg-block")];
       this.shown = blocks.map((block) => block.html);
     } else {
       for (let at = 0; at < blocks.length; at += 1) {
@@ -119,21 +119,18 @@ export class Prose {
 
   put(at, html) {
     if (this.shown[at] === html) return;
-    this.ungroup();
     this.shown[at] = html;
-    dress(this.root.children[at] ?? this.root.appendChild(newBlock()), html);
-  }
-
-  ungroup() {
-    if (this.grouped) this.root.replaceChildren(...this.root.querySelectorAll(".pg-block"));
-    this.grouped = false;
+    this.elements[at] ??= this.root.appendChild(newBlock());
+    dress(this.elements[at], html);
   }
 
   trim(count) {
-    if (this.shown.length === count) return;
-    this.ungroup();
     this.shown.length = count;
-    while (this.root.children.length > count) this.root.lastElementChild.remove();
+    for (const element of this.elements.splice(count)) {
+      const group = element.parentElement;
+      element.remove();
+      if (group !== this.root && !group.childElementCount) group.remove();
+    }
   }
 
   settle(tail, blocks) {

@@ -102,7 +102,7 @@ export const PgReply = {
       return describeTimings(this.attempt.timings);
     },
     canContinue() {
-      return this.attempt.text !== "" && CAN_GO_ON.has(this.attempt.reason);
+      return this.attempt.text !== "" && (this.attempt.state === "failed" || CAN_GO_ON.has(this.attempt.reason));
     },
   },
   mounted() {

@@ -70,6 +70,7 @@ export default {
     },
   },
   mounted() {
+    document.getElementById("pg-shell")?.remove();
     this.$el.parentElement.closest("main")?.setAttribute("role", "none"); // NiceGUI's own; a page has one
     this.follower = new Follower(this.$refs.scroll, this.$refs.column, this.scrolled);
     happenings.addEventListener("leave", this.leave);

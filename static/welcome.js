@@ -1,5 +1,5 @@
 /** The empty page: who is here, how clever it is, and three things to try. */
-import { compose, session } from "pagoda/session.js";
+import { compose, onScreen, session } from "pagoda/session.js";
 import { t } from "pagoda/words.js";
 
 export const PgWelcome = {
@@ -8,8 +8,8 @@ export const PgWelcome = {
       <span class="pg-mark" aria-hidden="true"></span>
       <h2>{{ t('welcome.title') }}</h2>
       <p class="pg-model" v-if="session.model">
-        <b>{{ isDefault ? t('model.default') : session.model.name }}</b>
-        <span>{{ t(isDefault ? 'model.default_note' : 'model.other_note') }}</span>
+        <b>{{ name === 'default' ? t('model.default') : name }}</b>
+        <span>{{ note }}</span>
       </p>
       <ul>
         <li v-for="index in 3"><button type="button" @click="compose(t('welcome.try_' + index))">{{ t('welcome.try_' + index) }}</button></li>
@@ -17,8 +17,12 @@ export const PgWelcome = {
     </section>`,
   data: () => ({ session }),
   computed: {
-    isDefault() {
-      return session.model.name === "default";
+    /** What was chosen for this chat, else what answers where nothing was chosen. */
+    name: () => onScreen.value.model ?? session.model.name,
+    note() {
+      if (this.name === "default") return t("model.default_note");
+      const here = this.name === session.model.name ? session.model.here : onScreen.value.here;
+      return here === undefined ? "" : t(here ? "model.other_note" : "model.elsewhere_note");
     },
   },
   methods: { t, compose },

@@ -38,6 +38,12 @@ _FIRST_PAINT = """{
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 }"""
 
+# What is there before any script is: the first paint waits for the styles alone. static/transcript.js takes it away.
+_SHELL = (
+    '<div id="pg-shell" aria-hidden="true"><div><span class="pg-mark"></span>Pagoda</div>'
+    '<div><div class="pg-skeleton"><i></i><i></i><i></i></div></div></div>'
+)
+
 
 def install(fastapi_app: FastAPI, gateway: Gateway) -> None:
     """Add the page to the app. Call it after all routes of the API: NiceGUI answers for every path that is left."""
@@ -47,6 +53,7 @@ def install(fastapi_app: FastAPI, gateway: Gateway) -> None:
 
     def build(client: Client) -> None:
         ui.add_head_html(_head())
+        ui.add_body_html(_SHELL)
         sidebar, transcript = Sidebar(), Transcript()
         Composer(MESSAGE_LIMIT)
         feed = Feed(gateway, transcript, sidebar)

@@ -81,6 +81,72 @@ def test_after_the_end_the_line_folds_and_tells_why_it_was_this_fast(person: Per
     expect(details).not_to_be_visible()
 
 
+def test_the_bar_moves_within_a_token_that_takes_long(person: Person, stage: StagedPagoda):
+    reply = person.say("Write")
+    stage.say("next")
+    stage.say("token", "Slowly")
+
+    def slow() -> bool:
+        stage.say("progress", "decode", 1, 200, next(reads) % 22, 22, 60, next(reads))
+        return "layer" in reply.status.inner_text()
+
+    reads = iter(range(40, 100_000))
+    until(slow, "the token is a slow one")
+    for layer in (5, 11, 20):
+        stage.say("progress", "decode", 1, 200, layer, 22, 60, 40)
+        expect(reply.status).to_contain_text(f"layer {layer} of 22")
+        shown = reply.status.locator(".pg-progress i").evaluate("bar => new DOMMatrix(bar.style.transform).a")
+        assert abs(shown - layer / 22) < 0.001
+    stage.say("finish")
+
+
+def test_a_screen_reader_hears_of_beginning_and_end_and_nothing_between(person: Person, stage: StagedPagoda):
+    person.page.evaluate(
+        """() => {
+          window.heard = [];
+          const status = document.querySelector(".pg-transcript > .pg-unseen");
+          const note = () => status.textContent && window.heard.push(status.textContent);
+          new MutationObserver(note).observe(status, {childList: true, characterData: true, subtree: true});
+        }"""
+    )
+    reply = person.say("Write")
+    stage.say("next")
+    for word in ("One ", "two ", "three."):
+        stage.say("token", word)
+        reply.wait_for_text(len(word))
+    expect(reply.article).to_have_attribute("aria-busy", "true")
+    stage.say("finish")
+    reply.wait_until("complete")
+    expect(reply.article).to_have_attribute("aria-busy", "false")
+    assert person.page.evaluate("window.heard") == ["The reply begins.", "The reply is complete."]
+
+
+def test_a_reply_that_failed_on_the_way_can_go_on_from_its_text(person: Person, stage: StagedPagoda):
+    reply = person.say("Write")
+    stage.say("next")
+    stage.say("token", "Half a")
+    stage.say("fail", "The engine ran out of memory.")
+    expect(reply.outcome).to_contain_text("The engine ran out of memory.")
+    reply.press("Continue")
+    expect(reply.version).to_have_text("2/2")
+    stage.say("next")
+    stage.say("token", " sentence.")
+    stage.say("finish")
+    assert reply.wait_until("complete").text() == "Half a sentence."
+
+
+def test_a_row_says_that_its_reply_waits(person: Person, stage: StagedPagoda):
+    person.say("Runs for long")
+    stage.say("next")
+    person.open_conversation(stage.new_conversation(max_tokens=9)).say("Waits for it")
+    expect(person.row("Waits for it").locator(".pg-dot")).to_contain_text("waiting")
+    stage.say("finish")
+    stage.say("next")
+    expect(person.row("Waits for it").locator(".pg-dot")).not_to_contain_text("waiting")
+    stage.say("finish")
+    person.reply().wait_until("complete")
+
+
 def test_loading_is_told_once_not_twice(person: Person, stage: StagedPagoda):
     reply = person.say("Hello")
     stage.say("next")

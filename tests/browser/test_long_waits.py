@@ -23,9 +23,12 @@ ELSEWHERE = """
   };
 """
 
+HUGE = "\n\n".join(f"## Part {n}\n\nOf **this** there are `{n}` and many more words." for n in range(4000))
+
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[StagedPagoda]:
+    write_turns(tmp_path, "c_huge", [("Everything, please", HUGE)])
     write_turns(tmp_path, "c_long", [(f"Question {n}", f"Answer {n}.\n\nAnd more of it.") for n in range(100)])
     running = StagedPagoda(tmp_path)
     yield running
@@ -110,6 +113,19 @@ def test_what_waits_is_sent_also_when_pagoda_was_started_again_meanwhile(person:
     assert len(stage.conversation(chat)["messages"]) == 2
 
 
+def test_a_huge_reply_opens_at_its_end_and_is_all_there(person: Person, stage: StagedPagoda):
+    person.open_conversation("c_huge")
+    answer = person.reply().article.locator(".pg-answer")
+    expect(answer.get_by_role("heading", name="Part 3999", exact=True)).to_be_in_viewport()
+    expect(answer.locator(".pg-block")).to_have_count(8000)
+    expect(answer.get_by_role("heading", name="Part 3999", exact=True)).to_be_in_viewport()
+    scroller = person.page.locator(".pg-scroll")
+    scroller.hover()
+    person.page.mouse.wheel(0, -10_000_000)
+    expect(answer.get_by_role("heading", name="Part 0", exact=True)).to_be_in_viewport()
+    assert "Of this there are 2000 and" in (answer.text_content() or "")
+
+
 def top_message(person: Person) -> str:
     return person.page.evaluate(
         """() => {
@@ -140,7 +156,7 @@ def test_older_messages_come_as_one_scrolls_up_and_the_place_survives_a_restart(
     expect(person.banner).to_have_count(0)
     expect(person.page.locator("[data-message=c_long_m120]")).to_be_in_viewport()
     assert top_message(person) == place
-    person.new_chat().go_to("Written elsewhere")
+    person.new_chat().page.locator("a[href='/c/c_long']").click()
     expect(person.page.locator("[data-message=c_long_m120]")).to_be_in_viewport()
     person.page.get_by_role("button", name="Newest").click()
     expect(person.replies.last).to_be_in_viewport()

@@ -12,6 +12,7 @@ from tests.browser.conftest import Room
 from tests.browser.model_hub import ModelHub, model_hub
 from tests.browser.person import Person
 from tests.browser.running_pagoda import RunningPagoda, give_model, until
+from tests.browser.test_keyboard import CONTRAST
 
 
 @pytest.fixture(scope="module")
@@ -162,6 +163,14 @@ def test_a_cancelled_download_is_gone_and_what_cannot_be_had_is_said(person: Per
     dialog.get_by_label("Name of a model on the hub").fill("not a name")
     dialog.get_by_role("button", name="Download", exact=True).click()
     expect(dialog.get_by_role("alert")).to_contain_text("organisation/name")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_word_about_models_has_enough_contrast(room: Room, pagoda: RunningPagoda, scheme: str):
+    person = room.seat(pagoda.url, color_scheme=scheme, reduced_motion="reduce").open()
+    dialog = picker(person)
+    expect(row(dialog, "SmolLM2")).to_contain_text("tok/s")
+    assert person.page.evaluate(CONTRAST) == []
 
 
 def test_the_list_of_models_fits_on_a_phone(room: Room, pagoda: RunningPagoda):

@@ -34,6 +34,10 @@ It costs $5 and $6, or $7/$8, not $9, or 10$ more. A `$code$` stays code.
 
 Wrong: $\frac{$ and $\notacommand{x}$ stand as they are. $\href{javascript:window.broken=1}{x}$
 
+| left | right |
+|:--|--:|
+| a | 1 |
+
 بسم الله، مرحبا
 
 ```text
@@ -61,6 +65,7 @@ def test_a_reply_reads_as_its_writer_meant_it(person: Person):
     answer = person.reply().article.locator(".pg-answer")
     expect(answer.locator(".pg-task .pg-box")).to_have_text(["☑", "☐"])
     expect(answer.locator("ul > li > ol > li")).to_have_text(["by radio", "or by lamp"])
+    expect(answer.locator("td").last).to_have_css("text-align", "right")
     expect(answer.locator("s")).to_have_text("old")
     expect(answer.locator("sup .pg-note")).to_have_text(["1", "2"])
     expect(answer.locator(".pg-notes li")).to_have_text(["The first note. ↩", "The second, with stress. ↩"])
