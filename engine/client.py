@@ -95,12 +95,18 @@ class EngineClient:
             self._reload()
 
     def _reload(self) -> None:
-        """In a new child: what the old one does not give back to the system would count against the budget."""
+        """In a new child: what the old one does not give back to the system would count against the budget. The old one
+        first writes down what it has computed."""
+        was_loading = self.status.state == "loading"
         self._set(EngineStatus("loading"))
         self._again.set()
-        if self._child and self._child.returncode is None:
+        if (child := self._child) and child.returncode is None:
             self._replaced = True
-            self._child.kill()
+            if was_loading:
+                child.kill()
+                return
+            self._send(events.Shutdown())
+            asyncio.get_running_loop().call_later(LEAVE_S, lambda: child.kill() if child.returncode is None else None)
 
     def rebudget(self, memory_bytes: int | None) -> None:
         """Load the model again, into that much memory (None: auto). Harmless when it is the same."""

@@ -6,7 +6,6 @@ takes it back when told that a row is not needed.
 """
 
 import ctypes
-import gc
 import mmap
 import os
 import sys
@@ -49,13 +48,6 @@ def forget(address: int, nbytes: int) -> None:
     first, last = -(-address // PAGE) * PAGE, (address + nbytes) // PAGE * PAGE
     if last > first and _libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), _FORGET):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-
-def let_go() -> None:
-    """Free what nobody can reach any more: a model holds itself in many circles."""
-    gc.collect()
-    mx.clear_cache()
-    give_back_freed()
 
 
 def give_back_freed() -> None:

@@ -161,19 +161,11 @@ class Worker:
         )
 
     def _unload(self) -> None:
-        """Let go of the model that there is; what that gave back is measured and told."""
-        from engine import memory, slot_memory
-
-        if self._batch is None or self._model is None:
-            return
-        before = memory.rss_bytes()
-        self._batch.close()
-        self._model.close()
+        if self._batch is not None:
+            self._batch.close()
+        if self._model is not None:
+            self._model.close()
         self._batch = self._model = None
-        slot_memory.let_go()
-        freed = max(before - memory.rss_bytes(), 0)
-        log.info("the model was let go of: %.0f of %.0f MB came free", freed / 1e6, before / 1e6)
-        self._loading("unload", freed, before, "bytes")
 
     def _loading(self, stage: str, done: int, total: int, unit: str) -> None:
         """Report load progress: every change of stage, every end, and at most ten steps a second between."""
