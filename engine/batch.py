@@ -35,7 +35,9 @@ class Batch:
 
     def __init__(self, model: PagedModel, room: int, files: PrefixFiles | None = None, guesses: bool = True):
         """`guesses`: try tokens that have come before, where that pays."""
-        self.model, self.room, self._guesses = model, room, guesses
+        self.model, self.room = model, room
+        # Measured: with all experts in memory each guessed token costs what a token costs, so nothing can be gained.
+        self._guesses = guesses and model.sizes.slot_bytes < model.sizes.expert_bytes
         self.prefixes = Prefixes(lambda: make_prompt_cache(model), lambda: self.room, files)
         self.waiting: deque[Run] = deque()
         self.reading: deque[Run] = deque()
