@@ -265,8 +265,8 @@ class _AllStopped:
 
 
 def room_for_states(model: PagedModel) -> int:
-    """Bytes for states that no reply is working on: half of what the budget leaves, a third of WORKING_BYTES at least.
+    """Bytes for states no reply is working on: half of what the budget leaves, at least a quarter of WORKING_BYTES.
     All memory is measured (`Budget`), so whatever they take beyond what is free the experts lose."""
     sizes = model.sizes
     spare = sizes.budget_bytes - max(memory.rss_bytes(), sizes.trunk_bytes + sizes.slot_bytes) - WORKING_BYTES
-    return max(spare // 2, WORKING_BYTES // 3)
+    return max(spare // 2, WORKING_BYTES // 4)

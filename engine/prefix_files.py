@@ -44,6 +44,15 @@ class Filed:
     cuttable: bool
 
 
+@dataclass
+class Waiting:
+    """A state that is to be written."""
+
+    tokens: np.ndarray
+    state: kv.State
+    cuttable: bool
+
+
 class PrefixFiles:
     """The states of one model in `folder`/`fingerprint`; the bound is over all models in `folder`."""
 
@@ -52,7 +61,8 @@ class PrefixFiles:
         self._most_bytes = most_bytes
         self._filed: list[Filed] = []
         self._lock = threading.Lock()
-        self._todo: queue.SimpleQueue[tuple[np.ndarray, kv.State] | None] = queue.SimpleQueue()
+        self._waiting: list[Waiting] = []
+        self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether to go on after what waits
         self._last_s = 0.0  # how long the last file took
         self._told = False
         self._open()
@@ -89,12 +99,16 @@ class PrefixFiles:
 
     def write(self, tokens: Sequence[int], state: kv.State) -> None:
         """Have a state written down soon; it takes the place of those that it goes on from, where it can be cut."""
-        if kv.can_store(state):
-            self._todo.put((np.array(tokens, np.int32), kv.compact(state)))
+        if not kv.can_store(state):
+            return
+        new = Waiting(np.array(tokens, np.int32), kv.compact(state), kv.can_cut(state))
+        with self._lock:  # on a slow disk the older ones would pile up in memory, only to be replaced
+            self._waiting = [old for old in self._waiting if not replaces(new, old)] + [new]
+        self._calls.put(True)
 
     def close(self) -> None:
         """Return when everything is written."""
-        self._todo.put(None)
+        self._calls.put(False)
         self._thread.join()
 
     def _open(self) -> None:
@@ -113,15 +127,20 @@ class PrefixFiles:
             self._filed.append(Filed(tokens, path, known.st_size, known.st_mtime, about["cuttable"] is True))
 
     def _write_all(self) -> None:
-        while (job := self._todo.get()) is not None:
+        while self._calls.get():
+            with self._lock:
+                job = self._waiting.pop(0) if self._waiting else None
+            if job is None:
+                continue
             started = time.perf_counter()
             try:
-                self._write(*job)
+                self._write(job.tokens, job.state)
             except (OSError, RuntimeError) as error:
                 # Not worth more than a line: the conversation is whole without it.
                 log.log(logging.DEBUG if self._told else logging.WARNING, "a state could not be written: %s", error)
                 self._told = True
             self._last_s = time.perf_counter() - started
+            del job  # not kept until the next one comes
 
     def _write(self, tokens: np.ndarray, state: kv.State) -> None:
         for folder in (self._all, self._folder):

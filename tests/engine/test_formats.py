@@ -57,7 +57,7 @@ def test_layers_of_unlike_experts_each_have_slots(tmp_path):
         tmp_path, model, config, {"group_size": 32, "bits": 4, "quant_predicate": lambda path, _: "layers.1" in path}
     )
     paged = loader.load(folder, expert_bytes="least")
-    stores = [paged.layers[i].mlp.switch_mlp._store for i in (0, 1)]
+    stores = [paged.layers[i].mlp.switch_mlp.store for i in (0, 1)]
     paged.close()
     assert stores[0] is not stores[1]
     assert [store.slots for store in stores] == [paged.sizes.top_k] * 2
