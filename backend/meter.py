@@ -181,7 +181,7 @@ class Meter:
                 "tpot_s": end.tpot_s,
                 "tpot_s_p50": end.tpot_s_p50,
                 "disk_s": end.disk_s,
-                "router_s": getattr(end, "router_s", None),  # where the engine measures it
+                "router_s": end.router_s,
                 "tokens_per_s": 1 / end.tpot_s if end.tpot_s > 0 else None,
             }
         if (upstream := self._ended) is not None:
