@@ -6,15 +6,20 @@ import { happenings, session } from "pagoda/session.js";
 
 const AGAIN_MS = 1500;
 const ANSWER_MS = 2500;
+let pageSocket = null;
 let socketUp = true;
 let reachable = true;
 let probing = null;
 
+/** What is known now: a request that is answered is enough to send what waits, the socket may follow later. */
 function tell() {
-  const connected = socketUp && reachable;
-  if (connected === session.connected) return;
-  session.connected = connected;
-  if (connected) happenings.dispatchEvent(new CustomEvent("back"));
+  session.connected = socketUp && reachable;
+  if (reachable) happenings.dispatchEvent(new CustomEvent("back"));
+}
+
+/** The socket's own next try may be seconds away, while Pagoda answers already. */
+function hurrySocket() {
+  if (!socketUp) pageSocket.disconnect().connect();
 }
 
 /** @returns {Promise<boolean>} whether Pagoda answers now; while it does not, it is asked again and again */
@@ -27,6 +32,7 @@ async function ask() {
   try {
     await fetch("/healthz", { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
     reachable = true;
+    hurrySocket();
   } catch {
     reachable = false;
     setTimeout(reach, AGAIN_MS);
@@ -37,6 +43,7 @@ async function ask() {
 
 /** Follow the page's socket; call it when there is one. */
 export function watchSocket(socket) {
+  pageSocket = socket;
   socket?.on("connect", () => {
     socketUp = reachable = true;
     tell();
