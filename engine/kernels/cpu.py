@@ -4,8 +4,9 @@ MLX's CPU backend multiplies quantised matrices with one thread at some 0.4 G we
 10 a core for a single token; a chunk of prompt dequantises each matrix once and multiplies with BLAS.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import mlx.core as mx
@@ -17,6 +18,7 @@ from mlx_lm.models.switch_layers import SwiGLU, SwitchGLU
 from engine.kernels import quantised
 from engine.kernels.host_array import HostArray, host
 from engine.kernels.host_pass import HostPass
+from engine.kernels.products import Experts, Products
 from engine.kernels.siblings import Siblings, Watcher
 from engine.kernels.threads import each, keep_blas_to_one_thread, split
 from engine.stand_in import StandIn
@@ -28,7 +30,7 @@ BLOCK_ROWS = 128
 _BITS = (4, 8)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Matrix:
     """Views of one affine quantised matrix, or of one a slot: w [(S,) O, W], s and b [(S,) O, G]."""
 
@@ -54,13 +56,16 @@ class Matrix:
 
     def times(self, x: np.ndarray) -> np.ndarray:
         """x [n, I] times the transposed matrix [O, I], on all threads where that is worth while: [n, O]."""
-        out = np.empty((len(x), self.w.shape[0]), np.float32)
         if len(x) <= FEW_ROWS:
-            split(lambda lo, hi: self.part(x, out, lo, hi), self.w.shape[0], self.weights)
-        else:
-            planes = quantised.planes_of(x, self.bits)
-            split(lambda lo, hi: self._dense(planes, out, lo, hi), self.w.shape[0], self.weights * len(x) // FEW_ROWS)
+            return self._alone.times(x)[0]
+        out = np.empty((len(x), self.w.shape[0]), np.float32)
+        planes = quantised.planes_of(x, self.bits)
+        split(lambda lo, hi: self._dense(planes, out, lo, hi), self.w.shape[0], self.weights * len(x) // FEW_ROWS)
         return out
+
+    @cached_property
+    def _alone(self) -> Products:
+        return Products([self])
 
     def times_here(self, x: np.ndarray) -> np.ndarray:
         """Like `times`, on the calling thread alone."""
@@ -87,7 +92,7 @@ class Matrix:
             np.matmul(planes, some.reshape(stop - start, -1).T, out=out[:, start:stop])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DenseMatrix:
     """A view of a float32 matrix w [O, I]."""
 
@@ -182,23 +187,17 @@ class CpuExperts:
 
     def __init__(self, gate: Matrix, up: Matrix, down: Matrix):
         self.gate, self.up, self.down = gate, up, down
+        self._of_few = Experts(gate, up, down)
 
     def __call__(self, x: mx.array | HostArray, slots: np.ndarray) -> mx.array | HostArray:
         rows = rows_of(x)
         flat = slots.reshape(len(rows), -1)
         out = np.empty((*flat.shape, self.down.w.shape[1]), np.float32)
         if len(rows) <= FEW_ROWS:
-            for one, chosen, to in zip(rows, flat, out, strict=True):
-                self._one(one, chosen, to)
+            self._of_few(rows, flat.astype(np.int64), out)
         else:
             self._many(rows, flat, out)
         return like(x, out.reshape(*slots.shape, -1))
-
-    def _one(self, x: np.ndarray, slots: np.ndarray, out: np.ndarray) -> None:
-        bits = (self.gate.bits, self.up.bits, self.down.bits)
-        parts = self.gate.arrays, self.up.arrays, self.down.arrays
-        weights = len(slots) * 3 * self.gate.w.shape[1] * len(x)
-        split(lambda lo, hi: quantised.swiglu_experts(x, slots, *parts, bits, out, lo, hi), len(slots), weights)
 
     def _many(self, rows: np.ndarray, slots: np.ndarray, out: np.ndarray) -> None:
         """Each expert once, on one thread: its tokens gathered, three products, results put in place."""
@@ -270,9 +269,20 @@ def take_over(model: nn.Module, forward: Callable) -> HostPass:
             return
         watcher.watching = False
         for family in watcher.families():
-            siblings = Siblings([linear.matrix for linear in family])
-            for linear in family:
-                linear.join(siblings)
+            for matrices in _of_one_format(linear.matrix for linear in family):
+                siblings = Siblings(matrices)
+                for linear in family:
+                    if linear.matrix in matrices:
+                        linear.join(siblings)
 
     host_pass.check(model, forward, join)
     return host_pass
+
+
+def _of_one_format(matrices: Iterable[Matrix | DenseMatrix]) -> list[list[Matrix]]:
+    """Those whose activation is laid out in the same way, together, where there are several."""
+    kinds: dict[tuple[int, int], list[Matrix]] = {}
+    for matrix in matrices:
+        if isinstance(matrix, Matrix):
+            kinds.setdefault((matrix.bits, matrix.s.shape[-1]), []).append(matrix)
+    return [kind for kind in kinds.values() if len(kind) > 1]

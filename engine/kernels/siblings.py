@@ -5,55 +5,32 @@ products share their activation is not known from a model's structure but learnt
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from engine.kernels.threads import split
-
-
-class Rows(Protocol):
-    """A matrix [O, I] of which some rows can be multiplied."""
-
-    @property
-    def shape(self) -> tuple[int, int]: ...
-
-    def part(self, x: np.ndarray, out: np.ndarray, lo: int, hi: int) -> None:
-        """out[:, lo:hi] of x [n, I] times the transposed matrix, on the calling thread."""
-        ...
+from engine.kernels.products import Products, Quantised
 
 
 class Siblings:
     """All products of some matrices with an activation, computed when the first of them is asked for."""
 
-    def __init__(self, matrices: Sequence[Rows]):
+    def __init__(self, matrices: Sequence[Quantised]):
         self._matrices = list(matrices)
-        self._starts = np.cumsum([0, *(m.shape[0] for m in matrices)]).tolist()
-        self._weights = sum(m.shape[0] * m.shape[1] for m in matrices)
+        self._together = Products(matrices)
         self._x: Any = None
         self._products: dict[int, np.ndarray] = {}
 
-    def times(self, matrix: Rows, x: Any, rows: np.ndarray) -> np.ndarray:
+    def times(self, matrix: Quantised, x: Any, rows: np.ndarray) -> np.ndarray:
         """x, whose rows are `rows` [n, I], times the transposed `matrix`: [n, O]."""
         if self._x is not x or id(matrix) not in self._products:
-            self._compute(rows)
+            products = self._together.times(rows)
+            self._products = {id(m): out for m, out in zip(self._matrices, products, strict=True)}
             self._x = x
         product = self._products.pop(id(matrix))
         if not self._products:
             self._x = None
         return product
-
-    def _compute(self, rows: np.ndarray) -> None:
-        outs = [np.empty((len(rows), m.shape[0]), np.float32) for m in self._matrices]
-
-        def some(lo: int, hi: int) -> None:
-            for matrix, out, start in zip(self._matrices, outs, self._starts, strict=False):
-                first, last = max(lo - start, 0), min(hi - start, matrix.shape[0])
-                if first < last:
-                    matrix.part(rows, out, first, last)
-
-        split(some, self._starts[-1], self._weights * len(rows))
-        self._products = {id(m): out for m, out in zip(self._matrices, outs, strict=True)}
 
 
 class Watcher:

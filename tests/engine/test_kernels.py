@@ -12,7 +12,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from mlx_lm.models.switch_layers import SwitchGLU
 
 import engine
-from engine.kernels.cpu import CpuLinear, DenseMatrix, experts_of, matrix_of
+from engine.kernels.cpu import CpuLinear, Matrix, experts_of, matrix_of
 from engine.kernels.host_array import HostArray, host, host_aware, host_mx, with_mlx_arrays
 from engine.kernels.host_pass import HostPass, _exchanges, _uncompiled
 from engine.kernels.routing import whole_or_on_mlx
@@ -135,16 +135,18 @@ def test_a_function_that_chooses_gives_mlxs_choice_in_groups_too(seed, apart, gr
 
 def test_products_that_share_an_activation_are_computed_together_and_are_the_same():
     rng = np.random.default_rng(3)
-    matrices = [DenseMatrix(rng.normal(size=(rows, 24)).astype(np.float32)) for rows in (5, 1, 12)]
+    linears = [nn.Linear(128, rows, bias=False).to_quantized(32, 4) for rows in (500, 1, 1200)]
+    mx.eval([linear.parameters() for linear in linears])
+    matrices = [matrix for linear in linears if isinstance(matrix := matrix_of(linear), Matrix)]
     siblings = Siblings(matrices)
     for rows in (1, 3):
-        x, other = (rng.normal(size=(rows, 24)).astype(np.float32) for _ in range(2))
-        for matrix in matrices:
-            assert close(siblings.times(matrix, x, x), x @ matrix.w.T)
+        x, other = (rng.normal(size=(rows, 128)).astype(np.float32) for _ in range(2))
+        for matrix, linear in zip(matrices, linears, strict=True):
+            assert close(siblings.times(matrix, x, x), linear(mx.array(x)))
         # One that is left out, or asked for again, costs time but is right.
-        assert close(siblings.times(matrices[1], other, other), other @ matrices[1].w.T)
-        assert close(siblings.times(matrices[2], x, x), x @ matrices[2].w.T)
-        assert close(siblings.times(matrices[2], x, x), x @ matrices[2].w.T)
+        assert close(siblings.times(matrices[1], other, other), linears[1](mx.array(other)))
+        assert close(siblings.times(matrices[2], x, x), linears[2](mx.array(x)))
+        assert close(siblings.times(matrices[2], x, x), linears[2](mx.array(x)))
 
 
 def test_who_shares_an_activation_is_learnt_by_watching():
