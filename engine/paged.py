@@ -144,7 +144,7 @@ class PagedExperts(nn.Module):
 
     def _here(self, x: mx.array, slots: np.ndarray) -> mx.array:
         """All experts are in memory: nothing is read, nothing need be kept from eviction."""
-        self.store.hit(len(np.unique(slots)))
+        self.store.hit(len(set(slots.reshape(-1).tolist())))
         return _done(self._kernel(x, slots.astype(np.uint32)))
 
     def _one(self, x: mx.array, wanted: np.ndarray, experts: np.ndarray) -> mx.array:

@@ -6,9 +6,16 @@ MLX's own need 70 to 120 microseconds a call on the CPU whatever their size, and
 import math
 
 import numpy as np
-from numba import float32, njit
+from numba import carray, cfunc, float32, njit, types
+
+from engine.kernels.atomics import pointer
+from engine.kernels.crew import board, work
+from engine.kernels.threads import cores
 
 _LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy", "cache": True}
+
+# A stretch of so many keys and values of one head is worth a call of its own.
+LEAST_STRETCH = 256
 
 
 @njit(**_LOOP)
@@ -80,6 +87,71 @@ def attend(q, keys, values, scale, out, highest, total):
         for h in range(heads):
             for i in range(depth):
                 out[h, i] += weights[h, t] * values[t, i]
+
+
+@njit(**_LOOP)
+def _floats(address, rows, columns):
+    return carray(pointer(address), (rows, columns), np.float32)
+
+
+@cfunc(types.void(types.int64, types.int64), fastmath=True, error_model="numpy", cache=True)
+def _one_stretch(job, piece):
+    """What the queries of one head of keys gather from one stretch of tokens."""
+    kinds, share, tokens, parts, width, depth, q, keys, keys_apart, values, values_apart, out, highest, total = carray(
+        pointer(job), (14,), np.int64
+    )
+    part, kind = piece // kinds, piece % kinds
+    first, last = tokens * part // parts, tokens * (part + 1) // parts
+    k = _floats(keys + kind * keys_apart + 4 * first * width, last - first, width)
+    v = _floats(values + kind * values_apart + 4 * first * depth, last - first, depth)
+    to = _floats(out + 4 * piece * share * depth, share, depth)
+    most, sums = _floats(highest + 4 * piece * share, 1, share)[0], _floats(total + 4 * piece * share, 1, share)[0]
+    attend(_floats(q + 4 * kind * share * width, share, width), k, v, float32(1), to, most, sums)
+
+
+@njit(**_LOOP)
+def _attend_in_stretches(board, function, job, q, scale, keys, values, scaled, parts_out, highest, total, out):
+    heads, width = q.shape
+    kinds, share, parts, depth = job[0], job[1], job[3], job[5]
+    for h in range(heads):
+        for i in range(width):
+            scaled[h, i] = q[h, i] * float32(scale)
+    job[6], job[7], job[8] = scaled.ctypes.data, keys.ctypes.data, keys.strides[0]
+    job[9], job[10] = values.ctypes.data, values.strides[0]
+    job[11], job[12], job[13] = parts_out.ctypes.data, highest.ctypes.data, total.ctypes.data
+    work(board, function, job.ctypes.data, parts * kinds)
+    for h in range(heads):
+        most, weights = float32(-math.inf), float32(0)
+        for part in range(parts):
+            most = max(most, highest[part, h])
+        for i in range(depth):
+            out[h, i] = float32(0)
+        for part in range(parts):
+            weight = np.exp(highest[part, h] - most)
+            weights += weight * total[part, h]
+            for i in range(depth):
+                out[h, i] += weight * parts_out[part, h, i]
+        for i in range(depth):
+            out[h, i] /= weights
+
+
+def attention_of_one(q: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float) -> np.ndarray:
+    """Attention of one token, on all threads where that is worth while: float32 [H, V].
+
+    q is [H, D], keys [K, T, D], values [K, T, V], float32; the keys and values of a head have to be contiguous.
+    """
+    (heads, width), (kinds, tokens, depth) = q.shape, values.shape
+    parts = max(1, min(tokens // LEAST_STRETCH, -(-2 * cores() // kinds)))
+    job = np.array([kinds, heads // kinds, tokens, parts, width, depth, *[0] * 8], np.int64)
+    parts_out, (highest, total) = np.empty((parts, heads, depth), np.float32), np.empty((2, parts, heads), np.float32)
+    out = np.empty((heads, depth), np.float32)
+    # A key and a value are touched for every head: about two weights' worth each.
+    with board(2 * heads * tokens * width) as crew:
+        scaled = np.empty_like(q)
+        _attend_in_stretches(
+            crew, _one_stretch.address, job, q, scale, keys, values, scaled, parts_out, highest, total, out
+        )
+    return out
 
 
 @njit(**_LOOP)

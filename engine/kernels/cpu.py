@@ -16,7 +16,7 @@ from mlx.utils import tree_unflatten
 from mlx_lm.models.switch_layers import SwiGLU, SwitchGLU
 
 from engine.kernels import quantised
-from engine.kernels.host_array import HostArray, host
+from engine.kernels.host_array import HostArray, host, rms_norm_of
 from engine.kernels.host_pass import HostPass
 from engine.kernels.products import Experts, Products
 from engine.kernels.siblings import Siblings, Watcher
@@ -182,6 +182,17 @@ class CpuEmbedding(StandIn):
         return like(x, self.matrix.times(rows_of(x)).reshape(*x.shape[:-1], -1))
 
 
+class CpuNorm(StandIn):
+    """Stands for a nn.RMSNorm with float32 weights."""
+
+    def __init__(self, original: nn.RMSNorm):
+        super().__init__(original)
+        self._weight, self._eps = host(original.weight), original.eps
+
+    def __call__(self, x: mx.array | HostArray) -> mx.array | HostArray:
+        return rms_norm_of(x, self._weight, self._eps) if type(x) is HostArray else self.original(x)
+
+
 class CpuExperts:
     """SwiGLU experts in slots: called with x [n, D] and slots [n, k], gives [n, k, D]."""
 
@@ -239,7 +250,7 @@ def experts_of(module: nn.Module) -> CpuExperts | None:
 
 
 def replace_linears(model: nn.Module, host_pass: HostPass) -> Watcher:
-    """Put CpuLinear and CpuEmbedding wherever the format allows, in an evaluated float32 model."""
+    """Put CpuLinear, CpuNorm and CpuEmbedding wherever the format allows, in an evaluated float32 model."""
     replaced, watcher = [], Watcher()
     for path, module in model.named_modules():
         matrix = matrix_of(module)
@@ -247,6 +258,8 @@ def replace_linears(model: nn.Module, host_pass: HostPass) -> Watcher:
             is_output = path.split(".")[-1] == "lm_head"
             wanted = {"wanted": host_pass.wants_logits} if is_output else {}
             replaced.append((path, CpuLinear(module, matrix, watcher, **wanted)))
+        elif type(module) is nn.RMSNorm and module.weight.dtype == mx.float32:
+            replaced.append((path, CpuNorm(module)))
         elif matrix is not None and type(module) in (nn.Embedding, nn.QuantizedEmbedding):
             replaced.append((path, CpuEmbedding(module, matrix, host_pass)))
     model.update_modules(tree_unflatten(replaced))

@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 
 from engine.kernels import attention, routing
-from engine.kernels.threads import cores, each, split
+from engine.kernels.threads import each
 
 _DTYPES = {
     mx.float32: np.float32, mx.float16: np.float32, mx.bfloat16: np.float32, mx.int32: np.int32, mx.uint32: np.uint32,
@@ -70,16 +70,27 @@ def _put_along_axis(x: HostArray, indices: Any, values: Any, axis: int) -> HostA
     return out
 
 
+def _take_along_axis(x: Any, indices: Any, axis: int | None = None) -> HostArray:
+    x, indices = host(x), host(indices)
+    if axis in (-1, x.ndim - 1) and x.size == x.shape[-1] and x.ndim == indices.ndim:  # one row, as of one token
+        return x.reshape(-1).take(indices)
+    return np.take_along_axis(x, indices, axis)
+
+
 def _split(x: HostArray, where: Any, axis: int = 0) -> list[Any]:
     return np.split(x, where, axis)
 
 
-def _rms_norm(x: HostArray, weight: Any, eps: float, stream: Any = None) -> HostArray:
+def rms_norm_of(x: HostArray, weight: np.ndarray, eps: float) -> HostArray:
+    """x float32 [..., D] by its RMS over the last axis, times weight [D]."""
     rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
     out = np.empty_like(rows)
-    scale = np.ones(x.shape[-1], np.float32) if weight is None else host(weight)
-    attention.rms_norm(rows, scale, eps, out)
+    attention.rms_norm(rows, weight, eps, out)
     return out.reshape(x.shape).view(HostArray)
+
+
+def _rms_norm(x: HostArray, weight: Any, eps: float, stream: Any = None) -> HostArray:
+    return rms_norm_of(x, np.ones(x.shape[-1], np.float32) if weight is None else host(weight), eps)
 
 
 _angles: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
@@ -117,38 +128,17 @@ def _attention(
     keys, values = host(k)[0], host(v)[0]
     heads, tokens, width = q.shape[1:]
     if tokens == 1:
-        return _attention_of_one(np.ascontiguousarray(q).reshape(heads, width), keys, values, scale)
+        of_one = np.ascontiguousarray(q).reshape(heads, width)
+        out = attention.attention_of_one(of_one, _by_head(keys), _by_head(values), scale)
+        return out.reshape(1, heads, 1, -1).view(HostArray)
     if mask is None:
         raise TypeError("attention of several tokens that see each other has no host form")
     return _causal_attention(q[0], keys, values, scale)
 
 
-# A stretch of so many keys and values of one head is worth a call of its own.
-LEAST_STRETCH = 256
-
-
-def _attention_of_one(q: np.ndarray, keys: np.ndarray, values: np.ndarray, scale: float) -> HostArray:
-    """q [H, D], keys [K, T, D], values [K, T, V] to [1, H, 1, V]: heads and stretches of tokens on all threads."""
-    (heads, width), (kinds, tokens, depth) = q.shape, values.shape
-    parts = max(1, min(tokens // LEAST_STRETCH, -(-2 * cores() // kinds)))
-    grouped = q.reshape(kinds, heads // kinds, width)
-    out = np.empty((parts, *grouped.shape[:2], depth), np.float32)
-    highest, total = np.empty((2, parts, *grouped.shape[:2], 1), np.float32)
-
-    def stretches(lo: int, hi: int) -> None:
-        for number in range(lo, hi):
-            part, kind = divmod(number, kinds)
-            first, last = tokens * part // parts, tokens * (part + 1) // parts
-            k, v = (np.ascontiguousarray(of[kind, first:last]) for of in (keys, values))
-            to = out[part, kind], highest[part, kind, :, 0], total[part, kind, :, 0]
-            attention.attend(grouped[kind], k, v, scale, *to)
-
-    # A key and a value are touched for every head: about two weights' worth each.
-    split(stretches, parts * kinds, 2 * heads * tokens * width)
-    if parts > 1:
-        weight = np.exp(highest - highest.max(0))
-        out, total = (out * weight).sum(0), (total * weight).sum(0)
-    return (out / total).reshape(1, heads, 1, depth).view(HostArray)
+def _by_head(x: np.ndarray) -> np.ndarray:
+    """x [K, T, D], copied unless each [T, D] is contiguous."""
+    return x if x.strides[1:] == (x.shape[2] * x.itemsize, x.itemsize) else np.ascontiguousarray(x)
 
 
 QUERY_BLOCK = 128
@@ -183,7 +173,7 @@ _FUNCTIONS: dict[str, Callable] = {
     "sigmoid": routing.sigmoid,
     "argpartition": routing.argpartition,
     "topk": routing.topk,
-    "take_along_axis": lambda x, indices, axis=None: np.take_along_axis(host(x), host(indices), axis),
+    "take_along_axis": _take_along_axis,
     "put_along_axis": _put_along_axis,
     "expand_dims": lambda x, axis: np.expand_dims(x, axis),
     "squeeze": lambda x, axis=None: np.squeeze(x, axis),

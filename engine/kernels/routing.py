@@ -11,6 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
+from numba import float32, njit
 
 log = logging.getLogger("pagoda.engine")
 
@@ -53,8 +54,10 @@ def softmax(x: Any, axis: Any = None, precise: bool = False, **_: Any) -> Any:
     """mx.softmax of a HostArray; over the last axis [..., E], in float32, the host's own."""
     if axis not in (-1, x.ndim - 1, [-1]) or x.dtype != np.float32:
         return mx.softmax(_mlx(x), axis=axis, precise=precise)
-    out = np.exp(x - x.max(-1, keepdims=True))
-    out /= out.sum(-1, keepdims=True)
+    rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+    shares = np.empty_like(rows)
+    _softmax(rows, shares)
+    out = shares.reshape(x.shape).view(type(x))
     out.on_mlx = lambda: mx.softmax(_mlx(x), axis=-1, precise=precise)
     return out
 
@@ -70,16 +73,39 @@ def sigmoid(x: Any, **_: Any) -> Any:
 
 
 def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
-    """mx.argpartition of a HostArray: the host's own wherever `kth` stands clear. Raises NearTie within a function."""
-    order = np.argsort(a, axis=axis)
-    place = kth % a.shape[axis]
-    near = np.arange(max(place - 1, 0), min(place + 2, a.shape[axis]))
-    around = np.take_along_axis(a, order.take(near, axis), axis)
-    if (np.diff(around, axis=axis) > NEAR * np.abs(around).max(axis, keepdims=True)).all():
-        return order
+    """mx.argpartition of a HostArray: the host's own wherever `kth` of the last axis stands clear. Raises NearTie within a function."""
+    width = a.shape[-1]
+    if axis in (-1, a.ndim - 1):
+        order = np.argsort(a, axis=-1)
+        if _clear(np.ascontiguousarray(a).reshape(-1, width), order.reshape(-1, width), kth % width):
+            return order
     if _within_function:
         raise NearTie
     return mx.argpartition(a.on_mlx() if a.on_mlx else _mlx(a), kth=kth, axis=axis)
+
+
+@njit(nogil=True, cache=True)
+def _clear(a, order, kth):
+    """Whether in every row of a [n, E] the value that comes in place `kth` stands clear of its neighbours."""
+    for row in range(len(a)):
+        for place in range(max(kth - 1, 0), min(kth + 1, a.shape[1] - 1)):
+            lower, upper = a[row, order[row, place]], a[row, order[row, place + 1]]
+            if not upper - lower > NEAR * max(abs(lower), abs(upper)):
+                return False
+    return True
+
+
+@njit(nogil=True, error_model="numpy", cache=True)
+def _softmax(x, out):
+    """out [n, E] = softmax of each row of x."""
+    for row in range(len(x)):
+        highest = x[row].max()
+        total = float32(0)
+        for i in range(x.shape[1]):
+            out[row, i] = np.exp(x[row, i] - highest)
+            total += out[row, i]
+        for i in range(x.shape[1]):
+            out[row, i] /= total
 
 
 def topk(a: Any, k: int, axis: int = -1) -> Any:
