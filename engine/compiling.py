@@ -23,7 +23,7 @@ from platformdirs import user_cache_path
 log = logging.getLogger("pagoda.engine")
 
 _WITHIN = "PAGODA_COMPILING"
-_KERNELS = Path(__file__).parent / "kernels"
+_SOURCES = (*Path(__file__).parent.glob("kernels/*.py"), Path(__file__).parent / "native_reads.py")
 # Enough of a prompt that every kind of product, and attention over a whole block of a KV cache, comes up.
 _PROMPT = 255
 _TIMEOUT_S = 600
@@ -56,7 +56,7 @@ def dispatchers() -> Iterator[Any]:
     from numba.core.dispatcher import Dispatcher
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("engine.kernels."):
+        if name.startswith("engine."):
             yield from (each for each in vars(module).values() if isinstance(each, Dispatcher))
 
 
@@ -64,8 +64,7 @@ def _note() -> Path:
     """Where it is noted that everything was compiled: by what Numba's own cache depends on."""
     from llvmlite import binding
 
-    sources = sorted(_KERNELS.glob("*.py"))
-    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in sources]
+    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(_SOURCES)]
     machine = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
     versions = sys.version, version("numba"), version("llvmlite")
     said = repr((stamps, machine, versions, os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("NUMBA_CPU_NAME")))
@@ -99,9 +98,9 @@ def _run_everything() -> None:
     from engine.loader import load
     from engine.synth import synthesise
 
-    shape = {"layers": 2, "experts": 16, "hidden": 128, "expert_hidden": 128, "top_k": 4, "vocab": 1024}
+    shape: dict[str, Any] = {"layers": 2, "experts": 16, "hidden": 256, "expert_hidden": 128, "top_k": 4, "vocab": 1024}
     with tempfile.TemporaryDirectory() as scratch:
-        model = load(synthesise(Path(scratch) / "tiny", "qwen3-moe", **shape), expert_bytes=0.5)
+        model = load(synthesise(Path(scratch) / "tiny", "olmoe", **shape), expert_bytes=0.5)
         prompt, cache = [5 + n % 900 for n in range(_PROMPT)], make_prompt_cache(model)
         model(mx.array([prompt[:6]]), cache=make_prompt_cache(model))  # few rows for an expert
         model.fill(mx.array([prompt]), cache)
