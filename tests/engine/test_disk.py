@@ -211,6 +211,27 @@ def test_an_input_output_error_is_tried_again_before_it_is_reported(file, monkey
     disk.close()
 
 
+@pytest.mark.parametrize("result", [-5, PAGE], ids=["input/output error", "a part only"])
+def test_what_fails_in_the_systems_queue_is_tried_again_another_way(file, monkeypatch, result):
+    disk = Disk(cache=False)
+    if disk._aio is None:
+        pytest.skip("the system has no queue here")
+    ended, failed = disk._aio.ended, []
+
+    def failing(seconds: float) -> list[tuple[int, int]]:
+        done = ended(seconds)
+        failed.extend(number for number, _ in done)
+        return [(number, result) for number, _ in done]
+
+    monkeypatch.setattr(disk._aio, "ended", failing)
+    target = page_aligned(1 << 20)
+    read(disk, file, [(PAGE, target)])
+    assert failed
+    assert target.tobytes() == file.read_bytes()[PAGE : PAGE + (1 << 20)]
+    assert disk._files[0].direct is not None
+    disk.close()
+
+
 @pytest.mark.skipif(disk_module._native_reads() is None, reason="no Numba here")
 def test_a_file_that_is_cached_as_a_whole_is_not_asked_about_read_by_read(file, monkeypatch):
     file.read_bytes()
