@@ -33,7 +33,10 @@ def compile_ahead(report: Callable[[str, int, int, str], None]) -> None:
     """See to it that all kernels are in Numba's cache. Where that fails they are compiled as they are needed."""
     if os.environ.get(_WITHIN):
         return
-    note = _note()
+    try:
+        note = _note()
+    except ImportError:  # no Numba, so there is nothing to compile
+        return
     if _still_holds(note):
         return
     report("compile", 0, 1, "steps")
