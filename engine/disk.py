@@ -181,13 +181,15 @@ class Disk:
 
     def _from_cache_at_once(self, reading: Reading) -> bool:
         """Start reads of files that are in the page cache as a whole, if they are: nothing else is worth asking."""
-        files = {read.file for read in reading.reads}
+        samples = {read.file: read for read in reading.reads}
         try:
-            opened = {number: self._file(number) for number in files}
+            opened = {number: self._file(number) for number in samples}
         except OSError:
             return False  # said further on
         native = _native_reads()
-        if native is None or not all(file.all_is_cached for file in opened.values()):
+        if native is None or not all(
+            file.all_is_cached(samples[number].offset, samples[number].nbytes) for number, file in opened.items()
+        ):
             return False
         table = np.array(
             [(opened[read.file].buffered, read.offset, read.nbytes, read.address) for read in reading.reads], np.int64

@@ -18,9 +18,8 @@ _CACHESTAT = 451  # the same number on every architecture, since Linux 6.5
 _F_RDADVISE, _F_NOCACHE = 44, 48  # <sys/fcntl.h> on macOS
 _MACHINE = platform.machine()
 _LOOK_AGAIN_S = 10.0
-_LOOK_AT_ALL_AGAIN_S = 1.0
-# Looking at all of a file takes 16 ms a GB: at most so large a part of the time goes to that.
-_LOOKING_SHARE = 50
+# Looking at all of a file takes 16 ms a GB, so it is done ever so much more rarely.
+_LOOKING_SHARE = 200
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -32,8 +31,8 @@ class OpenFile:
         self.path = path
         self.buffered = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.direct = self._direct = open_direct(path)
-        self._any_cached, self._looked = False, -_LOOK_AGAIN_S
-        self._all_cached, self._look_at_all = False, 0.0
+        self._any_cached = self._all_cached = False
+        self._look_again = 0.0
         if sys.platform == "darwin":
             do_not_cache(self.buffered)
         elif hasattr(os, "posix_fadvise"):
@@ -51,24 +50,25 @@ class OpenFile:
 
         Without `look_now` a file of which hardly anything is cached is taken for one that has nothing there.
         """
-        if not look_now and monotonic() - self._looked > _LOOK_AGAIN_S:
-            self._looked = monotonic()
-            size = os.fstat(self.buffered).st_size
-            self._any_cached = cached_pages(self.buffered, 0, size) > size // PAGE // 100
-        if not look_now and not self._any_cached:
-            return False
+        if not look_now:
+            self._look()
+            if not self._any_cached:
+                return False
         return cached_pages(self.buffered, offset, nbytes) >= -(-(offset + nbytes) // PAGE) - offset // PAGE
 
-    @property
-    def all_is_cached(self) -> bool:
-        """Whether the whole file was in the page cache a moment ago."""
-        now = monotonic()
-        if now >= self._look_at_all:
-            size = os.fstat(self.buffered).st_size
-            self._all_cached = cached_pages(self.buffered, 0, size) >= -(-size // PAGE)
-            took = monotonic() - now
-            self._look_at_all = now + max(_LOOK_AT_ALL_AGAIN_S, _LOOKING_SHARE * took)
+    def all_is_cached(self, offset: int, nbytes: int) -> bool:
+        """Whether the whole file is in the page cache, as far as these bytes show: all of it was, some seconds ago."""
+        self._look()
+        self._all_cached = self._all_cached and self.is_cached(offset, nbytes)
         return self._all_cached
+
+    def _look(self) -> None:
+        if (now := monotonic()) < self._look_again:
+            return
+        size = os.fstat(self.buffered).st_size
+        pages = cached_pages(self.buffered, 0, size)
+        self._any_cached, self._all_cached = pages > size // PAGE // 100, pages >= -(-size // PAGE)
+        self._look_again = now + max(_LOOK_AGAIN_S, _LOOKING_SHARE * (monotonic() - now))
 
     def leave_no_trace(self, offset: int, nbytes: int) -> None:
         """Drop from the page cache what a buffered read has just put there."""

@@ -235,16 +235,36 @@ def test_what_fails_in_the_systems_queue_is_tried_again_another_way(file, monkey
 @pytest.mark.skipif(disk_module._native_reads() is None, reason="no Numba here")
 def test_a_file_that_is_cached_as_a_whole_is_not_asked_about_read_by_read(file, monkeypatch):
     file.read_bytes()
-    monkeypatch.setattr(OpenFile, "is_cached", None)
+    asked, is_cached = [], OpenFile.is_cached
+    monkeypatch.setattr(OpenFile, "is_cached", lambda *a: asked.append(a) or is_cached(*a))
     disk = Disk()
     parts = [(at * 9000, page_aligned(PAGE + at)) for at in range(20)]
     read(disk, file, parts)
+    assert len(asked) == 1
     assert all(part.tobytes() == file.read_bytes()[at : at + part.nbytes] for at, part in parts)
     # What fails on that way is tried on the other, which knows what to say of it.
     monkeypatch.setattr(disk_module, "_native_reads", lambda: lambda table: 0)
     again = [(at, np.zeros_like(part)) for at, part in parts]
     read(disk, file, again)
     assert all(one.tobytes() == other.tobytes() for (_, one), (_, other) in zip(parts, again, strict=True))
+    disk.close()
+
+
+@pytest.mark.skipif(disk_module._native_reads() is None, reason="no Numba here")
+def test_a_file_that_leaves_the_page_cache_is_noticed_at_the_next_read(file, tmp_path):
+    mine = tmp_path / "f"
+    mine.write_bytes(file.read_bytes())
+    disk, target = Disk(), page_aligned(1 << 20)
+    read(disk, mine, [(0, target)])
+    assert disk._files[0]._all_cached
+    descriptor = os.open(mine, os.O_RDWR)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+    target[:] = 0
+    read(disk, mine, [(0, target)])
+    assert not disk._files[0]._all_cached
+    assert target.tobytes() == file.read_bytes()[: 1 << 20]
     disk.close()
 
 
