@@ -124,6 +124,7 @@ async def test_no_answer_can_be_framed_sniffed_or_named_in_a_referer(host):
     assert headers[b"content-security-policy"] == b"frame-ancestors 'none'"
     assert headers[b"x-content-type-options"] == b"nosniff"
     assert headers[b"referrer-policy"] == b"no-referrer"
+    assert headers[b"x-dns-prefetch-control"] == b"off"
 
 
 async def test_a_person_without_the_token_reads_a_page_and_a_program_json():
