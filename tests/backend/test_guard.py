@@ -70,6 +70,19 @@ async def test_another_sites_page_is_refused(kind, origin):
     assert status in (403, "websocket.close")
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize(
+    "mode, dest, method, status",
+    [("no-cors", "image", "GET", 403), ("no-cors", "script", "GET", 403), ("cors", "empty", "GET", 403),
+     ("navigate", "iframe", "GET", 403), ("navigate", "document", "POST", 403), ("navigate", "document", "GET", 200)],
+)  # fmt: skip
+async def test_another_sites_page_may_link_here_and_nothing_else(site, mode, dest, method, status):
+    fetch = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
+    assert (await ask({}, {"Host": "localhost:8080", **fetch}, method=method))[0] == status
+    own = {**fetch, "Sec-Fetch-Site": "same-origin"}
+    assert (await ask({}, {"Host": "localhost:8080", **own}, method=method))[0] == 200
+
+
 @pytest.mark.parametrize("kind", ["http", "websocket"])
 async def test_our_own_page_gets_in(kind):
     status, *_ = await ask({}, {"Host": "localhost:8080", "Origin": "http://localhost:8080"}, kind=kind)
