@@ -1,6 +1,7 @@
 """What threads that share memory need and Numba lacks: atomic words, a call by address, a short pause."""
 
 import platform
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -10,13 +11,18 @@ from numba.extending import intrinsic
 _INDEX = ir.IntType(64)
 
 
+def native(function: Callable) -> Any:
+    """numba's `intrinsic`, typed as what it gives: something that compiled code calls without the typing context."""
+    return intrinsic(function)
+
+
 def _word(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
     """The address of word args[1] of the int64 array args[0]."""
     return builder.gep(context.make_array(sig.args[0])(context, builder, args[0]).data, [args[1]])
 
 
-@intrinsic
-def atomic_add(typingctx, words, index, value):  # noqa: ANN001, ANN202 - Numba gives types and wants none
+@native
+def atomic_add(typingctx, words, index, value):
     """words[index] += value for an int64 array; gives what was there before."""
 
     def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
@@ -25,8 +31,8 @@ def atomic_add(typingctx, words, index, value):  # noqa: ANN001, ANN202 - Numba 
     return types.int64(words, types.int64, types.int64), codegen
 
 
-@intrinsic
-def atomic_load(typingctx, words, index):  # noqa: ANN001, ANN202
+@native
+def atomic_load(typingctx, words, index):
     """words[index] of an int64 array, as other threads left it."""
 
     def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
@@ -35,8 +41,8 @@ def atomic_load(typingctx, words, index):  # noqa: ANN001, ANN202
     return types.int64(words, types.int64), codegen
 
 
-@intrinsic
-def atomic_store(typingctx, words, index, value):  # noqa: ANN001, ANN202
+@native
+def atomic_store(typingctx, words, index, value):
     """words[index] = value for an int64 array, seen by other threads after all that was written before."""
 
     def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
@@ -46,8 +52,8 @@ def atomic_store(typingctx, words, index, value):  # noqa: ANN001, ANN202
     return types.void(words, types.int64, types.int64), codegen
 
 
-@intrinsic
-def call_at(typingctx, address, argument, number):  # noqa: ANN001, ANN202
+@native
+def call_at(typingctx, address, argument, number):
     """Call the C function void(int64 argument, int64 number) at an address."""
 
     def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
@@ -58,8 +64,8 @@ def call_at(typingctx, address, argument, number):  # noqa: ANN001, ANN202
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
-@intrinsic
-def pointer(typingctx, address):  # noqa: ANN001, ANN202
+@native
+def pointer(typingctx, address):
     """The address as what `numba.carray` accepts."""
 
     def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
@@ -68,8 +74,8 @@ def pointer(typingctx, address):  # noqa: ANN001, ANN202
     return types.voidptr(types.int64), codegen
 
 
-@intrinsic
-def pause(typingctx):  # noqa: ANN001, ANN202
+@native
+def pause(typingctx):
     """Let the other half of this core go on for some nanoseconds, where the processor knows how."""
 
     def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
@@ -81,8 +87,8 @@ def pause(typingctx):  # noqa: ANN001, ANN202
     return types.void(), codegen
 
 
-@intrinsic
-def give_way(typingctx):  # noqa: ANN001, ANN202
+@native
+def give_way(typingctx):
     """Let another thread that is ready have this core: POSIX's sched_yield."""
 
     def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:

@@ -6,7 +6,8 @@ MLX's own need 70 to 120 microseconds a call on the CPU whatever their size, and
 import math
 
 import numpy as np
-from numba import carray, cfunc, float32, njit, types
+from numba import cfunc, float32, njit, types
+from numba.np.numpy_support import carray
 
 from engine.kernels.atomics import pointer
 from engine.kernels.crew import board, work
@@ -112,7 +113,7 @@ def _one_stretch(job, piece):
 @njit(**_LOOP)
 def _attend_in_stretches(board, function, job, q, scale, keys, values, scaled, parts_out, highest, total, out):
     heads, width = q.shape
-    kinds, share, parts, depth = job[0], job[1], job[3], job[5]
+    kinds, parts, depth = job[0], job[3], job[5]
     for h in range(heads):
         for i in range(width):
             scaled[h, i] = q[h, i] * float32(scale)

@@ -5,7 +5,6 @@ crew stays awake between them: it looks at a board in shared memory and goes to 
 milliseconds. Whoever puts up a job does pieces of it too, and waits only for pieces that were begun.
 """
 
-import os
 from threading import Lock, Semaphore, Thread
 
 import numpy as np
@@ -78,9 +77,9 @@ _bell = Semaphore(0)
 _busy = Lock()
 
 
-def _attend(board: np.ndarray) -> None:
+def _attend(board: np.ndarray, bell: Semaphore) -> None:
     while True:
-        _bell.acquire()
+        bell.acquire()
         _serve(board, PATIENCE)
 
 
@@ -99,7 +98,7 @@ def _hire() -> np.ndarray:
         _board = np.zeros(8 * 9, np.int64)
         _board[_ASLEEP] = helpers
         for number in range(helpers):
-            Thread(target=_attend, args=(_board,), daemon=True, name=f"crew-{number + 1}").start()
+            Thread(target=_attend, args=(_board, _bell), daemon=True, name=f"crew-{number + 1}").start()
     return _board
 
 

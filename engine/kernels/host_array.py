@@ -73,8 +73,8 @@ def _put_along_axis(x: HostArray, indices: Any, values: Any, axis: int) -> HostA
 def _take_along_axis(x: Any, indices: Any, axis: int | None = None) -> HostArray:
     x, indices = host(x), host(indices)
     if axis in (-1, x.ndim - 1) and x.size == x.shape[-1] and x.ndim == indices.ndim:  # one row, as of one token
-        return x.reshape(-1).take(indices)
-    return np.take_along_axis(x, indices, axis)
+        return x.reshape(-1).take(indices).view(HostArray)
+    return host(np.take_along_axis(x, indices, axis))
 
 
 def _split(x: HostArray, where: Any, axis: int = 0) -> list[Any]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from numba import carray, cfunc, float32, njit, types
+from numba import cfunc, float32, njit, types
+from numba.np.numpy_support import carray
 
 from engine.kernels.atomics import pointer
 from engine.kernels.crew import board, work
@@ -26,10 +27,14 @@ PIECE = 150_000
 class Quantised(Protocol):
     """An affine quantised matrix, or one a slot: w uint32 [(S,) O, W], s and b float32 [(S,) O, G]."""
 
-    w: np.ndarray
-    s: np.ndarray
-    b: np.ndarray
-    bits: int
+    @property
+    def w(self) -> np.ndarray: ...
+    @property
+    def s(self) -> np.ndarray: ...
+    @property
+    def b(self) -> np.ndarray: ...
+    @property
+    def bits(self) -> int: ...
 
 
 # What a job says of each of its matrices.

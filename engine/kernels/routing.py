@@ -73,7 +73,10 @@ def sigmoid(x: Any, **_: Any) -> Any:
 
 
 def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
-    """mx.argpartition of a HostArray: the host's own wherever `kth` of the last axis stands clear. Raises NearTie within a function."""
+    """mx.argpartition of a HostArray: the host's own wherever `kth` of the last axis stands clear.
+
+    Raises NearTie within a function.
+    """
     width = a.shape[-1]
     if axis in (-1, a.ndim - 1):
         order = np.argsort(a, axis=-1)

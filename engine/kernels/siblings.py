@@ -21,8 +21,8 @@ class Siblings:
         self._x: Any = None
         self._products: dict[int, np.ndarray] = {}
 
-    def times(self, matrix: Quantised, x: Any, rows: np.ndarray) -> np.ndarray:
-        """x, whose rows are `rows` [n, I], times the transposed `matrix`: [n, O]."""
+    def times(self, matrix: object, x: Any, rows: np.ndarray) -> np.ndarray:
+        """x, whose rows are `rows` [n, I], times the transposed `matrix`, one of these: [n, O]."""
         if self._x is not x or id(matrix) not in self._products:
             products = self._together.times(rows)
             self._products = {id(m): out for m, out in zip(self._matrices, products, strict=True)}

@@ -10,7 +10,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+from engine.kernels.atomics import native
 
 FLOAT, INT, INDEX = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _FAST = ("fast",)
@@ -29,15 +30,15 @@ def row_product(bits: int, lanes: int, groups_a_vector: int = 1) -> Any:
     def lanes_of(*numbers: int) -> ir.Constant:
         return ir.Constant(ints, list(numbers))
 
-    def multiply_add(builder: ir.IRBuilder, x: Any, y: Any, z: Any) -> Any:
+    def multiply_add(builder: Any, x: Any, y: Any, z: Any) -> Any:
         return builder.fadd(builder.fmul(x, y, flags=_FAST), z, flags=_FAST)
 
-    def load_vector(builder: ir.IRBuilder, base: Any, index: Any, kind: ir.VectorType) -> Any:
+    def load_vector(builder: Any, base: Any, index: Any, kind: ir.VectorType) -> Any:
         vector = builder.load(builder.bitcast(builder.gep(base, [index]), kind.as_pointer()))
         vector.align = 4
         return vector
 
-    def spread(builder: ir.IRBuilder, numbers: list[Any]) -> Any:
+    def spread(builder: Any, numbers: list[Any]) -> Any:
         """A vector whose equal parts are the numbers."""
         vector = undefined
         for place, number in enumerate(numbers):
@@ -45,7 +46,7 @@ def row_product(bits: int, lanes: int, groups_a_vector: int = 1) -> Any:
         part = lanes // len(numbers)
         return builder.shuffle_vector(vector, undefined, lanes_of(*(lane // part for lane in range(lanes))))
 
-    def total_of(builder: ir.IRBuilder, vector: Any) -> Any:
+    def total_of(builder: Any, vector: Any) -> Any:
         step = lanes
         while step > 1:
             step //= 2
@@ -53,7 +54,7 @@ def row_product(bits: int, lanes: int, groups_a_vector: int = 1) -> Any:
             vector = builder.fadd(vector, turned, flags=_FAST)
         return builder.extract_element(vector, ir.Constant(INT, 0))
 
-    def unscaled(builder: ir.IRBuilder, planes: list[Any], words: Any, at: Any) -> Any:
+    def unscaled(builder: Any, planes: list[Any], words: Any, at: Any) -> Any:
         """The values of a vector of words times their activations, summed over the places of a word."""
         total = None
         for place, plane in enumerate(planes):
@@ -66,9 +67,9 @@ def row_product(bits: int, lanes: int, groups_a_vector: int = 1) -> Any:
             total = builder.fmul(x, value, flags=_FAST) if total is None else multiply_add(builder, x, value, total)
         return total
 
-    @intrinsic
-    def product(typingctx, planes, sums, w, s, b, row):  # noqa: ANN001, ANN202 - Numba gives types and wants none
-        def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
+    @native
+    def product(typingctx, planes, sums, w, s, b, row):
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             views = [context.make_array(t)(context, builder, a) for t, a in zip(sig.args[:5], args[:5], strict=True)]
             planes_at, sums_at, w_at, s_at, b_at = (view.data for view in views)
             words = cgutils.unpack_tuple(builder, views[2].shape)[1]

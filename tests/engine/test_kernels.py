@@ -28,12 +28,12 @@ def close(got, right, tolerance=1e-5) -> bool:
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("group", [32, 64, 128])
+@pytest.mark.parametrize(("group", "width"), [(32, 256), (32, 96), (64, 192), (128, 384)])
 @pytest.mark.parametrize("rows", [1, 3, 4, 40])
-def test_a_quantised_linear_is_mlxs(bits, group, rows):
+def test_a_quantised_linear_is_mlxs(bits, group, width, rows):
     mx.random.seed(bits * group + rows)
-    linear = nn.Linear(256, 131, bias=True).to_quantized(group, bits)
-    x = mx.random.normal((1, rows, 256))
+    linear = nn.Linear(width, 131, bias=True).to_quantized(group, bits)
+    x = mx.random.normal((1, rows, width))
     mx.eval(linear.parameters(), x)
     matrix = matrix_of(linear)
     assert matrix is not None
