@@ -16,7 +16,11 @@ from engine.slot_memory import PAGE
 
 _CACHESTAT = 451  # the same number on every architecture, since Linux 6.5
 _F_RDADVISE, _F_NOCACHE = 44, 48  # <sys/fcntl.h> on macOS
+_MACHINE = platform.machine()
 _LOOK_AGAIN_S = 10.0
+_LOOK_AT_ALL_AGAIN_S = 1.0
+# Looking at all of a file takes 16 ms a GB: at most so large a part of the time goes to that.
+_LOOKING_SHARE = 50
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -29,6 +33,7 @@ class OpenFile:
         self.buffered = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.direct = self._direct = open_direct(path)
         self._any_cached, self._looked = False, -_LOOK_AGAIN_S
+        self._all_cached, self._look_at_all = False, 0.0
         if sys.platform == "darwin":
             do_not_cache(self.buffered)
         elif hasattr(os, "posix_fadvise"):
@@ -54,6 +59,17 @@ class OpenFile:
             return False
         return cached_pages(self.buffered, offset, nbytes) >= -(-(offset + nbytes) // PAGE) - offset // PAGE
 
+    @property
+    def all_is_cached(self) -> bool:
+        """Whether the whole file was in the page cache a moment ago."""
+        now = monotonic()
+        if now >= self._look_at_all:
+            size = os.fstat(self.buffered).st_size
+            self._all_cached = cached_pages(self.buffered, 0, size) >= -(-size // PAGE)
+            took = monotonic() - now
+            self._look_at_all = now + max(_LOOK_AT_ALL_AGAIN_S, _LOOKING_SHARE * took)
+        return self._all_cached
+
     def leave_no_trace(self, offset: int, nbytes: int) -> None:
         """Drop from the page cache what a buffered read has just put there."""
         if hasattr(os, "posix_fadvise"):
@@ -77,12 +93,12 @@ def open_direct(path: Path) -> int | None:
 
 def cached_pages(descriptor: int, offset: int, nbytes: int) -> int:
     """How many pages of a range are in the page cache, by cachestat(2); 0 where the system doesn't tell."""
-    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+    if sys.platform != "linux" or _MACHINE not in ("x86_64", "aarch64"):
         return 0
-    wanted, found = struct.pack("QQ", offset, max(nbytes, 1)), ctypes.create_string_buffer(40)
-    if _libc.syscall(_CACHESTAT, ctypes.c_int(descriptor), wanted, found, ctypes.c_uint(0)):
+    wanted, found = (ctypes.c_uint64 * 2)(offset, max(nbytes, 1)), (ctypes.c_uint64 * 5)()
+    if _libc.syscall(_CACHESTAT, descriptor, wanted, found, 0):
         return 0
-    return struct.unpack("5Q", found.raw)[0]
+    return found[0]
 
 
 def do_not_cache(descriptor: int) -> None:

@@ -22,6 +22,7 @@ WAYS = {
     "the system's queue": {"cache": False},
     "threads, past the page cache": {"cache": False, "asynchronous": False},
     "threads, from the page cache": {"asynchronous": False},
+    "all at once from the page cache": {},
 }
 SIZE = 3 * RUN_BYTES + 5000
 
@@ -198,6 +199,7 @@ def test_an_input_output_error_is_tried_again_before_it_is_reported(file, monkey
 
     real, limit = disk_module._preadv, 3
     monkeypatch.setattr(disk_module, "_preadv", failing)
+    monkeypatch.setattr(disk_module, "_native_reads", lambda: None)
     disk = Disk(asynchronous=False)
     file.read_bytes()
     target = page_aligned(PAGE)
@@ -209,8 +211,25 @@ def test_an_input_output_error_is_tried_again_before_it_is_reported(file, monkey
     disk.close()
 
 
+@pytest.mark.skipif(disk_module._native_reads() is None, reason="no Numba here")
+def test_a_file_that_is_cached_as_a_whole_is_not_asked_about_read_by_read(file, monkeypatch):
+    file.read_bytes()
+    monkeypatch.setattr(OpenFile, "is_cached", None)
+    disk = Disk()
+    parts = [(at * 9000, page_aligned(PAGE + at)) for at in range(20)]
+    read(disk, file, parts)
+    assert all(part.tobytes() == file.read_bytes()[at : at + part.nbytes] for at, part in parts)
+    # What fails on that way is tried on the other, which knows what to say of it.
+    monkeypatch.setattr(disk_module, "_native_reads", lambda: lambda table: 0)
+    again = [(at, np.zeros_like(part)) for at, part in parts]
+    read(disk, file, again)
+    assert all(one.tobytes() == other.tobytes() for (_, one), (_, other) in zip(parts, again, strict=True))
+    disk.close()
+
+
 def test_closing_does_not_wait_for_a_read_that_hangs(file, monkeypatch):
     monkeypatch.setattr(disk_module, "_LAST_WAIT_S", 0.05)
+    monkeypatch.setattr(disk_module, "_native_reads", lambda: None)
     released = threading.Event()
     real = disk_module._preadv
     monkeypatch.setattr(disk_module, "_preadv", lambda *a: released.wait() and real(*a))
