@@ -10,7 +10,7 @@ import mlx_lm.utils
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
-from engine import decode, loader
+from engine import decode, kv, loader
 from engine.events import Finished
 from engine.prefix_files import PrefixFiles
 from engine.prompt import prompt_tokens
@@ -203,6 +203,18 @@ def test_a_damaged_file_is_ignored_and_gone(filled, where):
     file.write_bytes(raw)
     assert known_of(model, folder, request) == 0
     assert not file.exists() or file.read_bytes() != bytes(raw)
+
+
+def test_a_file_that_is_replaced_while_it_is_read_was_still_read(filled, monkeypatch):
+    model, folder, file, request = filled
+    compact = kv.compact
+
+    def replaced_meanwhile(state: kv.State) -> kv.State:
+        file.unlink(missing_ok=True)
+        return compact(state)
+
+    monkeypatch.setattr(kv, "compact", replaced_meanwhile)
+    assert known_of(model, folder, request) > 0
 
 
 def test_a_file_cut_short_or_under_another_name_is_ignored(filled):
