@@ -129,11 +129,14 @@ def tool_calls(texts: Sequence[Text]) -> list[dict[str, Any]]:
 
 
 def usage_of(end: StateChange) -> dict[str, Any] | None:
-    """The counts, with those of the prompt that needed no reading again."""
+    """The counts, with those of the prompt that needed no reading again, and of thoughts where they are known."""
     if end.usage is None:
         return None
     usage = dict(end.usage)
-    return usage | {"prompt_tokens_details": {"cached_tokens": usage.pop("cached_tokens", 0)}}
+    found = {"prompt_tokens_details": {"cached_tokens": usage.pop("cached_tokens", 0)}}
+    if (thought := usage.pop("reasoning_tokens", None)) is not None:
+        found["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return usage | found
 
 
 def finish_reason(end: StateChange) -> str:

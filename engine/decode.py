@@ -224,7 +224,7 @@ class Run:
                 cached_tokens=self._cached,
                 stop=self._stopped if self.tokens else None,
                 thought=said.thought,
-                reasoning_tokens=self._thoughts,
+                reasoning_tokens=self._thoughts if self.request.apart else None,
                 calls=said.calls,
                 router_s=used.router_s,
                 compute_s=max(self.share.passes_s - used.disk_s - used.router_s, 0.0),
