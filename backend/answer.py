@@ -184,7 +184,8 @@ class Desk:
         self, client: Request, body: Any, prefix: str, model: str, make: Callable[[str], Generate], wait: bool
     ) -> Answer:
         """The answer to this request, or the one that was begun when the same came before. Raises GatewayError."""
-        key = client.headers.get("idempotency-key", "")[:200]
+        key = client.headers.get("idempotency-key", "")
+        key = key and hashlib.sha256(key.encode()).hexdigest()  # as long as a client likes
         print_ = hashlib.sha256(json.dumps([client.url.path, body]).encode()).hexdigest()
         if key and (known := self._remembered(key)) is not None:
             if known[0] != print_:

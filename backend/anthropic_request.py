@@ -110,7 +110,7 @@ def read(body: dict[str, Any], kind: type[Prompt] = Body) -> Any:
     try:
         asked = kind.model_validate({key: value for key, value in body.items() if value is not None})
     except ValidationError as error:
-        raise refusal(error) from error
+        raise refusal(error, body) from error
     names = [tool.name for tool in asked.tools]
     choice = asked.tool_choice
     if choice is not None and choice.type in ("any", "tool"):

@@ -122,7 +122,7 @@ def read(body: dict[str, Any]) -> Body:
     try:
         found = Body.model_validate(asked)
     except ValidationError as error:
-        raise refusal(error) from error
+        raise refusal(error, asked) from error
     choice(found)
     schema(found)
     return found
