@@ -1,8 +1,13 @@
-"""The access token that other machines have to show: made once, kept in the data folder for its owner only."""
+"""The access token that other machines have to show: made once, kept in the data folder for its owner only.
 
+It is in no line of any log, whatever wrote it: the address of a first visit, or a header in a server's debug log.
+"""
+
+import logging
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 from backend.errors import CannotStart
 
@@ -27,3 +32,20 @@ def kept_token(data_dir: Path) -> str:
         return token
     except OSError as error:
         raise CannotStart(f"The access token cannot be kept in {path}: {error.strerror or error}.") from error
+
+
+def keep_out_of_logs(token: str) -> None:
+    """From now on every line of this process's logs has `(token)` where the token would stand."""
+    make = logging.getLogRecordFactory()
+
+    def without(value: object) -> object:
+        return value.replace(token, "(token)") if isinstance(value, str) else value
+
+    def record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        made = make(*args, **kwargs)
+        made.msg = without(made.msg)
+        if isinstance(made.args, tuple):
+            made.args = tuple(without(value) for value in made.args)
+        return made
+
+    logging.setLogRecordFactory(record)

@@ -23,7 +23,11 @@ SECURITY_HEADERS = (
     (b"content-security-policy", b"frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
+    # A browser looks up the hosts of links before anybody clicks them: a name in a reply would be told to the network.
+    (b"x-dns-prefetch-control", b"off"),
 )
+_READING = ("GET", "HEAD")
+_ANOTHER_SITE = "Another site's page tried to use Pagoda. Only Pagoda's own page may."
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -57,7 +61,7 @@ class Guard:
         headers = Headers(scope=scope)
         if scope["type"] == "http":
             send = _secured(send)
-        if (words := self._foreign(headers)) is not None:
+        if (words := self._foreign(headers, scope.get("method", "GET"))) is not None:
             await _refuse(scope, headers, send, 403, "forbidden", words)
         elif self._token is None or self._shown(scope, headers):
             await self._app(scope, receive, send)
@@ -67,7 +71,7 @@ class Guard:
             words = "This Pagoda needs an access token. Open the address with ?token= that it printed when it started."
             await _refuse(scope, headers, send, 401, "unauthorized", words)
 
-    def _foreign(self, headers: Headers) -> str | None:
+    def _foreign(self, headers: Headers, method: str) -> str | None:
         """Why the request is not for us or not from us, or None."""
         hosts = headers.getlist("host")
         name = _name(hosts[0]) if len(hosts) == 1 else None
@@ -80,7 +84,12 @@ class Guard:
             except ValueError:
                 same = False
             if not same:
-                return "Another site's page tried to use Pagoda. Only Pagoda's own page may."
+                return _ANOTHER_SITE
+        # An image, a script, a fetch without CORS carry no Origin. What a browser says of them is believed: a program
+        # that is no browser has nothing to gain by it. Following a link to Pagoda is nobody's attack.
+        followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not (followed and method in _READING):
+            return _ANOTHER_SITE
         return None
 
     def _shown(self, scope: Scope, headers: Headers) -> bool:
@@ -96,7 +105,7 @@ class Guard:
         """The other query parameters when the right token is among them and a person may be looking, else None."""
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         token = dict(query).get("token", "")
-        if scope["method"] not in ("GET", "HEAD") or not self._right(token):
+        if scope["method"] not in _READING or not self._right(token):
             return None
         return [(key, value) for key, value in query if key != "token"]
 

@@ -11,10 +11,13 @@ import { language, t } from "pagoda/words.js";
 
 const HIGHLIGHT_LIMIT = 20_000; // characters; beyond it colouring a block costs more than a frame
 
+const NAME_OF_LANGUAGE = /^[\w+#.-]{1,24}$/; // anything else would speak in the name of the page
+
 const markdown = new MarkdownIt({ html: false, linkify: true, breaks: true, highlight });
 markdown.use(mathSyntax).use(extras);
 markdown.linkify.set({ fuzzyLink: false, fuzzyEmail: false }); // "stdio.h" and "main.py" are not links
-markdown.validateLink = (url) => /^(https?:|mailto:)/i.test(url.trim());
+// Without its slashes "http:api/stop" would be an address of this page.
+markdown.validateLink = (url) => /^(https?:\/\/|mailto:)/i.test(url.trim()) && URL.canParse(url.trim());
 markdown.renderer.rules.fence = (tokens, index) => codeBlock(tokens[index].content, tokens[index].info.trim().split(/\s+/)[0]);
 markdown.renderer.rules.code_block = (tokens, index) => codeBlock(tokens[index].content, "");
 markdown.renderer.rules.table_open = () => '<div class="pg-table" tabindex="0" role="region"><table>';
@@ -45,7 +48,7 @@ function codeBlock(code, name) {
   const escape = markdown.utils.escapeHtml;
   const body = highlight(code, name) || escape(code);
   return (
-    `<div class="pg-code"><div class="pg-code-head"><span>${escape(name || t("code.plain"))}</span>` +
+    `<div class="pg-code"><div class="pg-code-head"><span>${NAME_OF_LANGUAGE.test(name) ? name : escape(t("code.plain"))}</span>` +
     `<button type="button" class="pg-copy-code">${escape(t("action.copy"))}</button></div>` +
     `<pre tabindex="0"><code dir="ltr">${body}</code></pre></div>`
   );

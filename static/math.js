@@ -2,6 +2,8 @@
  * Formulas: `$…$`, `$$…$$`, `\(…\)` and `\[…\]` in markdown, set by KaTeX. It is fetched when the page is
  * idle; until then, and where KaTeX does not understand one, its source stands on the page. Prices are no formulas.
  */
+import { plain } from "pagoda/unseen.js";
+
 const CLOSING = { "\\(": "\\)", "\\[": "\\]", $$: "$$" };
 const SAFE = { trust: false, strict: false, throwOnError: true, maxExpand: 1000, maxSize: 50 };
 const KEPT = 500; // formulas kept as HTML: the last block of a growing reply is set again ten times a second
@@ -106,13 +108,25 @@ function htmlOf(source, display) {
     if (kept.size >= KEPT) kept.delete(kept.keys().next().value);
     let html = "";
     try {
-      html = katex.renderToString(source, { ...SAFE, displayMode: display });
+      html = tamed(katex.renderToString(plain(source), { ...SAFE, displayMode: display }));
     } catch {
       // its source stays on the page
     }
     kept.set(key, html);
   }
   return kept.get(key);
+}
+
+// A colour is mixed with the ink, or text could hide on its ground; what is only room cannot be selected and copied.
+function tamed(html) {
+  const box = document.createElement("template");
+  box.innerHTML = html;
+  for (const { style } of box.content.querySelectorAll("[style]")) {
+    if (style.color === "transparent") style.visibility = "hidden";
+    else if (style.color) style.color = `color-mix(in oklab, ${style.color} 50%, var(--ink))`;
+    if (style.backgroundColor) style.backgroundColor = `color-mix(in oklab, ${style.backgroundColor} 15%, transparent)`;
+  }
+  return box.innerHTML;
 }
 
 /** Fetch KaTeX while nothing else happens, so that no formula of a running reply has to wait for it. */

@@ -5,6 +5,7 @@
  */
 import { blocksInPieces, clean, offsetOfLine, reachesBack, renderBlocks } from "pagoda/markdown.js";
 import { setFormulas } from "pagoda/math.js";
+import { showUnseen } from "pagoda/unseen.js";
 
 const CERTAIN = 8; // characters of a new block's first line before the block above it counts as closed
 const LONG = 20_000; // characters that are not parsed in one go
@@ -145,6 +146,7 @@ export class Prose {
 
 function dress(element, html) {
   element.innerHTML = clean(html);
+  showUnseen(element);
   setFormulas(element);
 }
 

@@ -1,4 +1,5 @@
 /** How far a reply is, in words. Every figure comes from an event of the engine; what no event said is left out. */
+import { plain } from "pagoda/unseen.js";
 import { bytes, clock, duration, has, number, range, t } from "pagoda/words.js";
 
 const SLOW_TOKEN = 0.4; // seconds; faster tokens are their own progress, a bar inside each would only flicker
@@ -98,7 +99,7 @@ export function describeTimings(timings) {
 /** Why a reply ended early, in words; null when it simply came to its end. */
 export function describeOutcome({ state, reason, detail }) {
   if (state === "complete") return reason && reason !== "stop" && has(`outcome.${reason}`) ? t(`outcome.${reason}`) : null;
-  if (state === "failed") return detail || t("outcome.failed");
+  if (state === "failed") return plain(detail ?? "") || t("outcome.failed");
   if (state === "interrupted") return reason && has(`outcome.${reason}`) ? t(`outcome.${reason}`) : t("outcome.interrupted");
   return state === "cancelled" ? t("outcome.stopped_by_person") : null;
 }

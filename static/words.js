@@ -3,6 +3,7 @@
  * The server puts both languages into the page (ui/strings/*.toml), so switching needs no reload.
  */
 import { reactive } from "vue";
+import { plain } from "pagoda/unseen.js";
 
 const STORED = "pagoda.language";
 const words = JSON.parse(document.getElementById("pagoda-words").textContent);
@@ -45,11 +46,11 @@ export function setLanguage(code) {
  */
 export function t(key, values = {}) {
   const sentence = words[language.code][key] ?? words.en[key] ?? key;
-  return sentence.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+  return sentence.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? plain(String(values[name])) : whole));
 }
 
 /** A conversation's title as it is shown: one that nobody named yet has its name in the page's language. */
-export const titleOf = (title) => (title && title !== words.en["sidebar.new"] ? title : t("sidebar.new"));
+export const titleOf = (title) => (title && title !== words.en["sidebar.new"] ? plain(title) : t("sidebar.new"));
 
 /** Whether there is a sentence for `key`: words that come from the engine may be newer than this page. */
 export const has = (key) => key in words.en;

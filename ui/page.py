@@ -15,6 +15,7 @@ from backend.words_page import not_found
 from ui.assets import static_folder, static_url
 from ui.composer import Composer
 from ui.feed import Feed
+from ui.policy import Policy
 from ui.sidebar import Sidebar
 from ui.transcript import Transcript
 from ui.words import all_words
@@ -23,13 +24,6 @@ RECONNECT_TIMEOUT_S = 60  # a network cut of half a minute ends in the same page
 HISTORY = 3000  # pushes kept for a tab that is cut off: ten a second for the timeout and the time to notice the cut
 
 _STYLES = ("pagoda", "sidebar", "transcript", "waiting", "prose", "composer", "keeping", "choosing", "picker")
-
-# Everything the page may load comes from Pagoda itself, whatever a model writes. NiceGUI evaluates script of its own.
-_POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-    "img-src 'self' data:; font-src 'self' data:; connect-src 'self'; object-src 'none'; frame-src 'none'; "
-    "base-uri 'none'; form-action 'self'"
-)
 
 # Before the first paint, so that a dark page never flashes white. static/theme.js takes over from here.
 _FIRST_PAINT = """{
@@ -47,6 +41,7 @@ _SHELL = (
 
 def install(fastapi_app: FastAPI, gateway: Gateway) -> None:
     """Add the page to the app. Call it after all routes of the API: NiceGUI answers for every path that is left."""
+    fastapi_app.add_middleware(Policy)
     app.add_static_files(static_url(), static_folder())
     app.add_exception_handler(404, not_found)  # instead of NiceGUI's own page
     register_importmap_override("pagoda/", f"{static_url()}/")
@@ -97,7 +92,6 @@ def _head() -> str:
     styles = "".join(f'<link rel="stylesheet" href="{static_url()}/{name}.css">' for name in _STYLES)
     modules = "".join(f'<link rel="modulepreload" href="{static_url()}/{name}">' for name in _modules())
     return (
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f"<script>{_FIRST_PAINT}</script>{styles}{modules}"
         f'<script type="application/json" id="pagoda-words">{words}</script>'
     )

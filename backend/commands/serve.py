@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
         log_prompts=args.log_prompts,
         upstreams=tuple({one.name: one for one in args.upstream}.values()),  # a flag over the file
     )
+    os.umask(0o077)  # whatever Pagoda or a library writes is for its owner only
     # The server takes these over while it runs and raises the signal again when it has ended: that is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
@@ -107,7 +108,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
 
     import uvicorn
 
-    from backend.access_token import kept_token
+    from backend.access_token import keep_out_of_logs, kept_token
     from backend.app import build
     from backend.commands.terminal import ProgressLine, show_loading
     from backend.guard import is_loopback
@@ -116,6 +117,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # the log has a line of its own for each reply
     logging.getLogger("pagoda.prompts").setLevel(logging.INFO if settings.log_prompts else logging.WARNING)
     token = None if is_loopback(settings.host) else kept_token(settings.data_dir)
+    if token is not None:
+        keep_out_of_logs(token)
     pagoda = build(settings, token)
     line = ProgressLine(sys.stderr)
     if pagoda.engine is not None:

@@ -70,6 +70,19 @@ async def test_another_sites_page_is_refused(kind, origin):
     assert status in (403, "websocket.close")
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+@pytest.mark.parametrize(
+    "mode, dest, method, status",
+    [("no-cors", "image", "GET", 403), ("no-cors", "script", "GET", 403), ("cors", "empty", "GET", 403),
+     ("navigate", "iframe", "GET", 403), ("navigate", "document", "POST", 403), ("navigate", "document", "GET", 200)],
+)  # fmt: skip
+async def test_another_sites_page_may_link_here_and_nothing_else(site, mode, dest, method, status):
+    fetch = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
+    assert (await ask({}, {"Host": "localhost:8080", **fetch}, method=method))[0] == status
+    own = {**fetch, "Sec-Fetch-Site": "same-origin"}
+    assert (await ask({}, {"Host": "localhost:8080", **own}, method=method))[0] == 200
+
+
 @pytest.mark.parametrize("kind", ["http", "websocket"])
 async def test_our_own_page_gets_in(kind):
     status, *_ = await ask({}, {"Host": "localhost:8080", "Origin": "http://localhost:8080"}, kind=kind)
@@ -124,6 +137,7 @@ async def test_no_answer_can_be_framed_sniffed_or_named_in_a_referer(host):
     assert headers[b"content-security-policy"] == b"frame-ancestors 'none'"
     assert headers[b"x-content-type-options"] == b"nosniff"
     assert headers[b"referrer-policy"] == b"no-referrer"
+    assert headers[b"x-dns-prefetch-control"] == b"off"
 
 
 async def test_a_person_without_the_token_reads_a_page_and_a_program_json():
