@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
@@ -109,6 +109,13 @@ class Answer:
         finally:
             self.readers -= 1
             self.leave()
+
+    async def told(self) -> AsyncGenerator[Text | StateChange, None]:
+        """Its texts and its end."""
+        async with aclosing(self.payloads()) as payloads:
+            async for payload in payloads:
+                if isinstance(payload, Text) or (isinstance(payload, StateChange) and payload.state.terminal):
+                    yield payload
 
     async def begun(self, within: float = OPENING_S) -> bool:
         """Until there is text or an end, at most so long: then a failure can still be told by its status."""

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from backend.errors import Invalid
 from backend.sampling import MOST_TOKENS, SamplingFields, to_engine
 from backend.sources import Forwarded
+from backend.strict import Strict
 from backend.tool_request import ResponseFormat, Tool, ToolCall, choice_of
 from backend.wording import sound
 from engine.events import Generate, Sampling
@@ -27,11 +28,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class TextPart(_Strict):
+class TextPart(Strict):
     type: Literal["text"]
     text: str
 
@@ -42,7 +39,7 @@ _WITHOUT_EFFECT = ("user", "safety_identifier", "prompt_cache_key")
 _ECHO = ("reasoning", "annotations", "refusal", "audio", "function_call")
 
 
-class ChatMessage(_Strict):
+class ChatMessage(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     tool_calls: list[ToolCall] | None = None
@@ -75,12 +72,12 @@ class ChatMessage(_Strict):
             raise Invalid(f"{here}.tool_call_id: {words}", f"{here}.tool_call_id")
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
 
 
-class PagodaOptions(_Strict):
+class PagodaOptions(Strict):
     progress: bool = False
 
 
