@@ -187,6 +187,8 @@ class Meter:
                 "tpot_s_p50": end.tpot_s_p50,
                 "disk_s": end.disk_s,
                 "router_s": end.router_s,
+                "compute_s": end.compute_s,
+                "larger": [[nbytes, round(rate, 4)] for nbytes, rate in end.larger] or None,
                 "tokens_per_s": 1 / end.tpot_s if end.tpot_s > 0 else None,
             }
         if (upstream := self._ended) is not None:
