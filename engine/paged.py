@@ -7,6 +7,7 @@ numbers become slot numbers. So every architecture computes what mlx-lm computes
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -35,6 +36,15 @@ class Ahead(Protocol):
     def passes(self, single: bool) -> None: ...
 
     def guess(self, x: mx.array) -> None: ...
+
+
+@dataclass
+class _Half:
+    """A token's experts in the `order` in which they are computed; the first `here` of them are, in `out`."""
+
+    order: np.ndarray
+    here: int
+    out: Any
 
 
 class PagedExperts(nn.Module):
@@ -114,18 +124,10 @@ class PagedExperts(nn.Module):
         there = self.store.slots_of(self.place, experts) >= 0
         fetch = self.store.fetch(self.place, experts[~there], keep=experts)
         self.store.hit(int(there.sum()))
-        late = [bool(np.isin(one, fetch.missing).any()) for one in wanted]
-        outs: list[Any] = [None] * len(parts)
-
-        def compute(whether: bool) -> None:
-            for index in np.flatnonzero(np.array(late) == whether).tolist():
-                outs[index] = self._kernel(parts[index][0], self._slots(wanted[index]))
-            mx.async_eval([out for out in outs if isinstance(out, mx.array)])
-
         try:
-            compute(False)  # those whose experts are all in memory, while the others' are read
+            halves = [self._begun(x, one, fetch) for (x, _), one in zip(parts, wanted, strict=True)]
             fetch.wait(self._watch.check)
-            compute(True)
+            outs = [self._ended(x, one, half) for (x, _), one, half in zip(parts, wanted, halves, strict=True)]
             mx.eval([out for out in outs if isinstance(out, mx.array)])
         except BaseException:
             self.store.abandon(self.place, fetch)
@@ -153,22 +155,32 @@ class PagedExperts(nn.Module):
         fetch = self.store.fetch(self.place, experts[~there], keep=experts)
         self.store.hit(int(there.sum()))
         try:
-            late = np.isin(wanted, fetch.missing).reshape(-1)
-            order = np.argsort(late, kind="stable")
-            here = len(late) - late.sum()
-            slots = self._slots(wanted)[..., order]
-            parts = []
-            if here:
-                parts.append(self._kernel(x, slots[..., :here]))
-                if isinstance(parts[0], mx.array):
-                    mx.async_eval(parts[0])
+            half = self._begun(x, wanted, fetch)
             self._look_ahead(x, wanted)
             fetch.wait(self._watch.check)
-            parts.append(self._kernel(x, slots[..., here:]))
-            return _done(joined(parts, -2, inverse(order)))
+            return _done(self._ended(x, wanted, half))
         except BaseException:
             self.store.abandon(self.place, fetch)
             raise
+
+    def _begun(self, x: mx.array, wanted: np.ndarray, fetch: Fetch) -> "_Half":
+        """The products of a token with those of its experts that are in memory, while the others are read."""
+        late = np.isin(wanted, fetch.missing).reshape(-1)
+        order = np.argsort(late, kind="stable")
+        here = len(late) - int(late.sum())
+        if not here:
+            return _Half(order, 0, None)
+        out = self._kernel(x, self._slots(wanted)[..., order[:here]])
+        if isinstance(out, mx.array):
+            mx.async_eval(out)
+        return _Half(order, here, out)
+
+    def _ended(self, x: mx.array, wanted: np.ndarray, half: "_Half") -> mx.array:
+        """The rest of them, and all in their order."""
+        if half.here == len(half.order):
+            return joined([half.out], -2, inverse(half.order))
+        rest = self._kernel(x, self._slots(wanted)[..., half.order[half.here :]])
+        return joined([rest] if half.out is None else [half.out, rest], -2, inverse(half.order))
 
     def _look_ahead(self, x: mx.array, wanted: np.ndarray) -> None:
         """What is fetched for this layer was asked for; other guesses about it were wrong, and the next one is due."""
