@@ -86,7 +86,8 @@ class PrefixFiles:
             if _digest(filed.path) != filed.path.stem[-_DIGEST_CHARS:]:
                 raise ValueError("its content is not what was written")
             state = load_prompt_cache(str(filed.path))
-            if not isinstance(state, list) or not kv.same_kind(state, like):
+            state = kv.restored(state, like)
+            if not kv.same_kind(state, like):
                 raise ValueError("it is of other layers")
             state = kv.compact(state)
         except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -153,7 +154,7 @@ class PrefixFiles:
         try:
             os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             about = json.dumps({"tokens": tokens.tolist(), "cuttable": cuttable})
-            save_prompt_cache(str(aside), state, {"about": about})
+            save_prompt_cache(str(aside), kv.stored(state), {"about": about})
             key = hashlib.blake2b(tokens.tobytes(), digest_size=8).hexdigest()
             path = self._folder / f"{key}-{_digest(aside)}.safetensors"
             aside.rename(path)

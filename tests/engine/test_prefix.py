@@ -1,5 +1,6 @@
 """What was read once is not read again, and the tokens are those of stock mlx-lm reading all of it."""
 
+import hashlib
 import os
 import threading
 from functools import cache
@@ -8,9 +9,11 @@ from pathlib import Path
 import mlx.core as mx
 import mlx_lm.utils
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from mlx_lm.models.cache import make_prompt_cache
 
-from engine import decode, loader
+from engine import decode, kv, loader
 from engine.events import Finished
 from engine.prefix_files import PrefixFiles
 from engine.prompt import prompt_tokens
@@ -117,8 +120,7 @@ def test_after_a_restart_an_old_conversation_goes_on_without_reading(opened, fam
     after = batch(model, tmp_path)
     events = reply(after, request)
     end = assert_right(model, request, events)
-    known = family != "deepseek_v41"  # mlx-lm cannot read back a cache of that model's own kind
-    assert (end.cached_tokens > end.prompt_tokens // 2) is known
+    assert end.cached_tokens > end.prompt_tokens // 2
     assert tokens_of(events) == said
     after.close()
 
@@ -203,6 +205,30 @@ def test_a_damaged_file_is_ignored_and_gone(filled, where):
     file.write_bytes(raw)
     assert known_of(model, folder, request) == 0
     assert not file.exists() or file.read_bytes() != bytes(raw)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6), st.data())
+def test_whatever_a_file_has_become_it_is_ignored_or_the_same(filled, changes, data):
+    """Bytes exchanged, the end cut off; the digest in its name made right in half of the cases, as who wants to fool
+    Pagoda would. Nothing fails: a state is what was written, or is of the same layers, or is none."""
+    model, folder, file, _ = filled
+    empty, raw = make_prompt_cache(model), bytearray(file.read_bytes())
+    for where, value in changes:
+        raw[int(where * len(raw)) if data.draw(st.booleans()) else int(where * 2000)] = value
+    del raw[data.draw(st.integers(1, len(raw))) if data.draw(st.booleans()) else len(raw) :]
+    place = folder / "changed"
+    place.mkdir(exist_ok=True)
+    digest = hashlib.blake2b(raw, digest_size=16).hexdigest()
+    path = place / (f"{'0' * 16}-{digest}.safetensors" if data.draw(st.booleans()) else file.name)
+    path.write_bytes(raw)
+    files = PrefixFiles(folder, "changed")
+    for filed in files.filed():
+        state = files.load(filed, empty)
+        assert state is None or kv.same_kind(state, empty)
+        assert state is not None or not path.exists()
+    files.close()
+    path.unlink(missing_ok=True)
 
 
 def test_a_file_cut_short_or_under_another_name_is_ignored(filled):
