@@ -7,17 +7,20 @@ that nobody who writes waits for long.
 import logging
 import threading
 from collections import deque
+from contextlib import suppress
 from time import perf_counter
+from typing import Any
 
 from mlx_lm.models.cache import make_prompt_cache
 
 from engine import kv, memory
 from engine.decode import PREFILL_CHUNK, Emit, Run
-from engine.errors import Aborted
+from engine.errors import Aborted, EngineError
 from engine.events import REPLIES_AT_ONCE, Generate
 from engine.loader import PagedModel
 from engine.prefix import Prefixes
 from engine.prefix_files import PrefixFiles
+from engine.prompt import prompt_tokens
 from engine.slot_plan import WORKING_BYTES
 
 log = logging.getLogger("pagoda.engine")
@@ -38,7 +41,7 @@ class Batch:
         self.model, self.room = model, room
         # Measured: with all experts in memory each guessed token costs what a token costs, so nothing can be gained.
         self._guesses = guesses and model.sizes.slot_bytes < model.sizes.expert_bytes
-        self.prefixes = Prefixes(lambda: make_prompt_cache(model), lambda: self.room, files)
+        self.prefixes = Prefixes(lambda: make_prompt_cache(model), lambda: self.room, files, model.liked)
         self.waiting: deque[Run] = deque()
         self.reading: deque[Run] = deque()
         self.writing: list[Run] = []
@@ -61,6 +64,12 @@ class Batch:
         else:
             if not run.ended:
                 self.waiting.append(run)
+
+    def warm(self, messages: tuple[dict[str, Any], ...]) -> None:
+        """A person looks at this conversation: have its state and its experts ready, if nobody asks for anything."""
+        if not self.busy:
+            with suppress(EngineError):  # a prompt that the model can't take is said when somebody sends it
+                self.model.warm(self.prefixes.warm(prompt_tokens(self.model, Generate("", messages))))
 
     def step(self) -> None:
         """One slice of a prompt, then one token for everybody who writes."""

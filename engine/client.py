@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from engine import events
 from engine.errors import EngineDied, ModelNotLoaded
@@ -152,6 +152,11 @@ class EngineClient:
             if not ended:
                 self.abort(request.run_id)
             self._runs.pop(request.run_id, None)
+
+    def warm(self, messages: tuple[dict[str, Any], ...]) -> None:
+        """Somebody looks at this conversation: what is known of it is made ready. Harmless where nothing is loaded."""
+        if self.status.state == "ready":
+            self._send(events.Warm(messages))
 
     def abort(self, run_id: str) -> None:
         """Stop a run inside its current layer; it ends with Finished(reason="aborted")."""

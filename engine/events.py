@@ -75,6 +75,13 @@ class Generate:
 
 
 @dataclass(frozen=True)
+class Warm:
+    """A person looks at a conversation: make ready what is known of these messages, while nobody asks for anything."""
+
+    messages: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
 class Abort:
     """Stop a run inside the current layer."""
 
@@ -209,13 +216,13 @@ class RunFailed:
     param: str | None = None
 
 
-Command = Load | Generate | Abort | Shutdown
+Command = Load | Generate | Warm | Abort | Shutdown
 Event = Loading | Loaded | LoadFailed | Progress | Token | Finished | RunFailed
 
 _TYPES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
-        Load, Generate, Abort, Shutdown, Loading, Loaded, LoadFailed, Progress, Token, Finished, RunFailed,
+        Load, Generate, Warm, Abort, Shutdown, Loading, Loaded, LoadFailed, Progress, Token, Finished, RunFailed,
     )
 }  # fmt: skip
 

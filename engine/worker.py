@@ -26,6 +26,7 @@ from engine.events import (
     Loading,
     RunFailed,
     Shutdown,
+    Warm,
     decode_command,
     encode,
 )
@@ -89,6 +90,9 @@ class Worker:
                 self._load(command)
             elif isinstance(command, Generate):
                 self._generate(command)
+            elif isinstance(command, Warm):
+                if self._batch is not None:
+                    self._batch.warm(command.messages)
             elif self._batch is not None:
                 self._batch.step()
 

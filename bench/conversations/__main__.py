@@ -19,7 +19,7 @@ from engine import inspection
 
 FIGURES = ("decode_tokens_per_s", "bytes_read_per_token", "expert_hit_rate", "disk_bytes_per_s")
 # Beside trunk and slots: the interpreter, kernels, states. Less than the GiB that the engine takes for memory to spare.
-WORKING_BYTES = 600_000_000
+WORKING_BYTES = 850_000_000
 
 
 def main() -> None:
