@@ -44,7 +44,7 @@ class Progress:
     elapsed_s: float
     queue_position: int | None = None
     queued_behind: str | None = None
-    load_stage: str | None = None  # download | convert | open | trunk | experts | warm-up
+    load_stage: str | None = None  # download | convert | open | compile | trunk | experts | warm-up
     load_done: int | None = None
     load_total: int | None = None
     load_unit: str | None = None

@@ -32,6 +32,8 @@ PROGRESS_EVERY_S = 0.1
 # What a slow reply has computed is on disk after so long at the latest, as long as writing it takes a small part of
 # that.
 WRITE_EVERY_S = 10.0
+# A prompt that took so long to read is on disk as soon as it is read.
+LONG_READ_S = 1.0
 WRITING_SHARE = 20
 
 Emit = Callable[[Event], None]
@@ -124,7 +126,8 @@ class Run:
         self._prefill_s += perf_counter() - started
         if not self.unread or self.fed in self._boundaries:
             self.prefixes.keep(self.tokens[: self.fed], self.state)
-        if self.fed in self._boundaries:
+        long_read = not self.unread and perf_counter() - self._written_at > LONG_READ_S
+        if self.fed in self._boundaries or long_read:
             self._write()
         self._write_if_late()
         self.report(0, force=not self.unread)

@@ -118,7 +118,8 @@ class Warmth:
         self._wanted.clear()
         first = 0
         for store in self._stores:
-            heat = np.zeros(store.heat().shape)
+            modules, experts = store.heat().shape
+            heat = np.zeros((modules, experts))
             mine = [one - first for one in liked if isinstance(one, int) and first <= one < first + heat.size]
             mine = mine[: store.slots]
             first += heat.size
@@ -127,7 +128,7 @@ class Warmth:
             heat.flat[mine] = 1.0
             store.expect(heat, WEIGHT_PASSES)
             known = set(store.each_expert())
-            where = [(one // heat.shape[1], one % heat.shape[1]) for one in mine]
+            where = [divmod(one, experts) for one in mine]
             self._wanted.extend((store, *one) for one in where if one in known)
 
     def _order(self) -> list[tuple[SlotStore, int, int]]:

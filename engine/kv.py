@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, KVCache, RotatingKVCache
 
@@ -67,9 +68,9 @@ def stored(state: State) -> State:
     return [c if _is_mlx_lms(c) else _as_arrays(c) for c in state]
 
 
-def restored(state: State, like: State) -> State:
+def restored(state: Any, like: State) -> State:
     """What was `stored`, as caches of the kinds in `like`, an empty state of the same model. Raises ValueError."""
-    if len(state) != len(like):
+    if not isinstance(state, list) or len(state) != len(like):
         raise ValueError("it is of other layers")
     return [c if _is_mlx_lms(empty) else _from_arrays(c, empty) for c, empty in zip(state, like, strict=True)]
 
@@ -100,7 +101,7 @@ def _from_arrays(arrays: Any, empty: Any) -> Any:
         raise ValueError("it is of other layers")
     mine = copy.deepcopy(empty)
     for (name, value), array in zip(names.items(), arrays.cache, strict=True):
-        setattr(mine, name, int(array.item()) if isinstance(value, int) else array)
+        setattr(mine, name, int(np.array(array)) if isinstance(value, int) else array)
     return mine
 
 

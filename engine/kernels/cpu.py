@@ -1,4 +1,4 @@
-"""A model's quantised linears and experts on the CPU: Numba for one token, NumPy's BLAS for many.
+"""A model's quantised linears and experts on the CPU: row by row for few tokens, by BLAS for many.
 
 MLX's CPU backend multiplies quantised matrices with one thread at some 0.4 G weights/s. The loops of `quantised` reach
 10 a core for a single token; a chunk of prompt dequantises each matrix once and multiplies with BLAS.

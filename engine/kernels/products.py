@@ -124,6 +124,8 @@ class Products:
 
 # Numbers of an experts' job before its three matrices.
 _HEAD = 13
+# Hidden values of so many pairs of a token and an expert are there at once: 16 MB of them.
+_MOST_HIDDEN = 4 << 20
 
 
 @njit(**_LOOP)
@@ -220,10 +222,12 @@ class Experts:
         order = np.arange(len(flat)) if pairs is None else pairs
         if tokens > 1:  # those of one expert together
             order = order[np.argsort(flat[order], kind="stable")]
-        job = self._job.copy()
-        job[3], job[4] = chosen, self._most_parts
         laid_out, sums = (np.empty((2, tokens, width), np.float32) for width in (self._width, self._groups))
-        hidden, ups = np.empty((2, len(order), self._hidden), np.float32)
-        with board(3 * len(order) * self._hidden * self._width) as crew:
-            addresses = _some_hidden.address, _some_out.address
-            _run_experts(crew, *addresses, job, x, flat, order, laid_out, sums, hidden, ups, out)
+        at_once = max(1, _MOST_HIDDEN // (2 * self._hidden))
+        for some in (order[start : start + at_once] for start in range(0, len(order), at_once)):
+            job = self._job.copy()
+            job[3], job[4] = chosen, self._most_parts
+            hidden, ups = np.empty((2, len(some), self._hidden), np.float32)
+            with board(3 * len(some) * self._hidden * self._width) as crew:
+                addresses = _some_hidden.address, _some_out.address
+                _run_experts(crew, *addresses, job, x, flat, some, laid_out, sums, hidden, ups, out)

@@ -269,6 +269,7 @@ async def test_another_model_has_a_process_of_its_own_and_what_the_first_has_rea
         events = await reply(client, "other")
         assert tokens_of(events) == stock_tokens(other, len(tokens_of(events)))
         assert process.returncode is not None, "the first model's memory is the system's again"
+        assert client._child.pid != process.pid and not Path(f"/proc/{process.pid}/statm").exists()
         client.switch(str(tiny_model))
         again = await reply(client, "again")
         assert tokens_of(again) == tokens_of(first)

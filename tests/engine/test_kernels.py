@@ -12,6 +12,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from mlx_lm.models.switch_layers import SwitchGLU
 
 import engine
+from engine.kernels import products
 from engine.kernels.cpu import CpuLinear, Matrix, experts_of, matrix_of
 from engine.kernels.host_array import HostArray, host, host_aware, host_mx, with_mlx_arrays
 from engine.kernels.host_pass import HostPass, _exchanges, _uncompiled
@@ -62,7 +63,8 @@ def test_a_row_multiplied_with_others_gets_the_very_bits_it_gets_alone(bits, gro
 
 @pytest.mark.parametrize("rows", [1, 2, 9, 50, 200])
 @pytest.mark.parametrize(("bits", "down_bits"), [(4, 4), (4, 8), (8, 8)])
-def test_experts_are_mlxs_whether_many_tokens_want_one_or_few(rows, bits, down_bits):
+def test_experts_are_mlxs_whether_many_tokens_want_one_or_few(rows, bits, down_bits, monkeypatch):
+    monkeypatch.setattr(products, "_MOST_HIDDEN", 40 * 64 * 2)
     mx.random.seed(rows)
     module = SwitchGLU(128, 64, 8)
     module.gate_proj = module.gate_proj.to_quantized(32, bits)

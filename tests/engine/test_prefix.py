@@ -288,6 +288,44 @@ def test_a_slow_reply_is_on_disk_before_it_ends(opened, tmp_path, monkeypatch):
     replies.close()
 
 
+def killed(replies) -> None:
+    """What is on disk stays there; the rest is gone with the process."""
+    replies.prefixes.close()
+
+
+@pytest.mark.parametrize("family", CUTTABLE)
+def test_a_prompt_that_was_killed_while_it_was_read_goes_on_from_what_was_written(
+    opened, tmp_path, monkeypatch, family
+):
+    monkeypatch.setattr(decode, "PREFILL_CHUNK", 16)
+    monkeypatch.setattr("engine.batch.PREFILL_CHUNK", 16)
+    monkeypatch.setattr(decode, "WRITE_EVERY_S", 0.0)
+    model, request = opened(family), ask(messages=(SYSTEM, FIRST, {"role": "assistant", "content": "Moss."}, SECOND))
+    before = batch(model, tmp_path)
+    before.add(request, [].append)
+    for _ in range(3):
+        before.step()
+    killed(before)
+    after = batch(model, tmp_path)
+    end = assert_right(model, request, reply(after, request))
+    assert end.cached_tokens == 48
+    after.close()
+
+
+def test_a_prompt_that_took_long_is_on_disk_as_soon_as_it_is_read(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(decode, "LONG_READ_S", 0.0)
+    model, request = opened("olmoe"), ask(messages=(SYSTEM, FIRST), max_tokens=400)
+    before, events = batch(model, tmp_path), []
+    before.add(request, events.append)
+    while not tokens_of(events):
+        before.step()
+    killed(before)
+    after = batch(model, tmp_path)
+    end = end_of(reply(after, ask(messages=(SYSTEM, FIRST))))
+    assert isinstance(end, Finished) and end.cached_tokens == end.prompt_tokens - 1
+    after.close()
+
+
 def test_a_token_that_was_stopped_within_a_layer_costs_nothing_that_came_before(opened):
     model = opened("olmoe")
     replies, events, abort = batch(model), [], threading.Event()
