@@ -121,11 +121,11 @@ class PagedExperts(nn.Module):
         experts = np.unique(chosen)
         if len(experts) > self.store.slots:
             return [self._whole(x, one) for (x, _), one in zip(parts, wanted, strict=True)]
-        there = self.store.slots_of(self.place, experts) >= 0
-        fetch = self.store.fetch(self.place, experts[~there], keep=experts)
-        self.store.hit(int(there.sum()))
+        late = [self.store.slots_of(self.place, one).reshape(-1) < 0 for one in wanted]
+        fetch = self.store.fetch(self.place, np.unique(chosen.reshape(-1)[np.concatenate(late)]), keep=experts)
+        self.store.hit(len(experts) - len(fetch.missing))
         try:
-            halves = [self._begun(x, one, fetch) for (x, _), one in zip(parts, wanted, strict=True)]
+            halves = [self._begun(x, one, when) for (x, _), one, when in zip(parts, wanted, late, strict=True)]
             fetch.wait(self._watch.check)
             outs = [self._ended(x, one, half) for (x, _), one, half in zip(parts, wanted, halves, strict=True)]
             mx.eval([out for out in outs if isinstance(out, mx.array)])
@@ -155,7 +155,7 @@ class PagedExperts(nn.Module):
         fetch = self.store.fetch(self.place, np.unique(wanted.reshape(-1)[late]), keep=experts)
         self.store.hit(len(experts) - len(fetch.missing))
         try:
-            half = self._begun(x, wanted, fetch)
+            half = self._begun(x, wanted, late)
             self._look_ahead(x, wanted)
             fetch.wait(self._watch.check)
             return _done(self._ended(x, wanted, half))
@@ -163,9 +163,8 @@ class PagedExperts(nn.Module):
             self.store.abandon(self.place, fetch)
             raise
 
-    def _begun(self, x: mx.array, wanted: np.ndarray, fetch: Fetch) -> "_Half":
-        """The products of a token with those of its experts that are in memory, while the others are read."""
-        late = np.isin(wanted, fetch.missing).reshape(-1)
+    def _begun(self, x: mx.array, wanted: np.ndarray, late: np.ndarray) -> "_Half":
+        """The products of a token with those of its experts that are in memory, while the `late` ones are read."""
         order = np.argsort(late, kind="stable")
         here = len(late) - int(late.sum())
         if not here:

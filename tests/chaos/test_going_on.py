@@ -1,4 +1,4 @@
-"""Page and engine are killed in the middle of a reply; Continue gives what the reply would have been, and reads little."""
+"""Page and engine are killed in the middle of a reply; Continue gives what it would have been, and reads little."""
 
 from pathlib import Path
 
