@@ -42,8 +42,8 @@ class EngineStatus:
 class EngineClient:
     """One model in one child process. `start` it, then `generate`; `close` it in the end."""
 
-    def __init__(self, model: str, data_dir: Path, memory_bytes: int | None = None):
-        self.model, self.data_dir, self.memory_bytes = model, data_dir, memory_bytes
+    def __init__(self, model: str, data_dir: Path, memory_bytes: int | None = None, draft: str | None = None):
+        self.model, self.data_dir, self.memory_bytes, self._draft = model, data_dir, memory_bytes, draft
         self.status = EngineStatus("loading")
         self._child: asyncio.subprocess.Process | None = None
         self._watchers: list[Callable[[EngineStatus], None]] = []
@@ -239,7 +239,7 @@ class EngineClient:
 
     def _load(self) -> None:
         self._asked += 1
-        self._send(events.Load(self.model, str(self.data_dir), self.memory_bytes))
+        self._send(events.Load(self.model, str(self.data_dir), self.memory_bytes, self._draft))
 
     async def _spawn(self) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
         read_fd, write_fd = os.pipe()

@@ -21,7 +21,7 @@ from engine.prefix import Prefixes
 from engine.prompt import boundaries, prompt_tokens
 from engine.share import Share
 from engine.soundness import check_logits
-from engine.speculation import Speculation
+from engine.speculation import Drafter, Speculation
 from engine.speech import Said, Speech
 from engine.template import ends_in_thought
 from engine.text import TextStream, reply_tokens
@@ -53,7 +53,15 @@ def prefill(model: PagedModel, prompt: list[int], cache: list) -> Iterator[int]:
 class Run:
     """The state of one reply while it is made. `tokens` are prompt and reply; `state` holds the first `fed` of them."""
 
-    def __init__(self, model: PagedModel, prefixes: Prefixes, request: Generate, emit: Emit, abort: threading.Event):
+    def __init__(
+        self,
+        model: PagedModel,
+        prefixes: Prefixes,
+        request: Generate,
+        emit: Emit,
+        abort: threading.Event,
+        draft: Drafter | None = None,
+    ):
         self.model, self.prefixes, self.request, self.emit, self.abort = model, prefixes, request, emit, abort
         self.share = Share(model.stats())
         self.tokens: list[int] = []
@@ -63,7 +71,7 @@ class Run:
         self._prompt = self._cached = self._limit = 0
         self._context_bound = False
         self._boundaries: list[int] = []
-        self.speculation = Speculation(request.earlier)
+        self.speculation = Speculation(request.earlier, draft)
         self._stage = "prefill"
         self._times: list[float] = []
         self._prefill_s = self._reported = self._disk_before_first = 0.0

@@ -34,11 +34,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Load:
-    """Load a model. `model` is "default", a folder, or a hub id; `memory_bytes` None means "auto"."""
+    """Load a model. `model` is "default", a folder, or a hub id; `memory_bytes` None means "auto". `draft` is a smaller
+    one, a folder or a hub id, that guesses what it will say."""
 
     model: str
     data_dir: str
     memory_bytes: int | None = None
+    draft: str | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,8 @@ class Loading:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The model is ready. Sizes in bytes; `paged` is False when everything fits or nothing is an expert."""
+    """The model is ready. Sizes in bytes; `paged` is False when everything fits or nothing is an expert. `draft` is the
+    model that guesses for it, if one does."""
 
     name: str
     path: str
@@ -125,6 +128,7 @@ class Loaded:
     budget_bytes: int
     context_tokens: int
     paged: bool
+    draft: str | None = None
 
 
 @dataclass(frozen=True)

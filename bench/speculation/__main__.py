@@ -10,6 +10,7 @@ from backend.commands.bench import experts
 from engine import loader
 from engine.batch import Batch
 from engine.default_model import ensure_default_model
+from engine.draft import load_draft
 from engine.events import Event, Finished, Generate, Sampling, Token
 
 TEXT = """The harbour lies still in the morning. Three boats have come in during the night, and their crews are asleep.
@@ -48,10 +49,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=Path(user_data_dir("pagoda", appauthor=False)))
     parser.add_argument("--model", type=Path, help="another than the default model")
+    parser.add_argument("--draft", type=Path, help="a smaller model with the same tokens, to guess as well")
     parser.add_argument("--experts", type=experts, default=1.0)
     parser.add_argument("--tokens", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
+    draft = load_draft(args.draft) if args.draft else None
     model = loader.load(args.model or ensure_default_model(args.data, lambda *_: None), expert_bytes=args.experts)
     print(f"{'task':14} {'without':>9} {'with':>9} {'ratio':>7}   tokens/s, median of {args.rounds}")
     for task, text in TASKS.items():
@@ -59,7 +62,7 @@ def main() -> None:
         said = set()
         for _ in range(args.rounds):
             for guesses in speeds:
-                tokens, speed = reply(Batch(model, 0, guesses=guesses), text, args.tokens)
+                tokens, speed = reply(Batch(model, 0, guesses=guesses, draft=draft), text, args.tokens)
                 speeds[guesses].append(speed)
                 said.add(tuple(tokens))
         assert len(said) == 1, "guessing changed the tokens"
