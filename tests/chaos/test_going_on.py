@@ -9,7 +9,7 @@ from tests.chaos.faults import both_killed
 from tests.chaos.reader import Reader
 from tests.engine.tool_models import thinking_model
 
-TOKENS = 600
+TOKENS = 1200
 QUESTIONS = ("What grows in the shade of the old wall? " * 12, "And what grows there in the sun?")
 
 
@@ -45,7 +45,7 @@ def test_a_reply_of_killed_processes_goes_on_as_if_it_had_never_ended(tmp_path: 
         until(lambda: list((data / "prefixes").glob("*/*-*.safetensors")), "the first turn is on disk")
         sent = say(broken, QUESTIONS[1])
         reader = Reader(pagoda.url, broken, sent["attempt_id"])
-        reader.wait_for(60)
+        reader.wait_for(20)
         both_killed(pagoda, tmp_path)
         reader.finish()
         pagoda.wait_until_ready()

@@ -300,6 +300,7 @@ def test_a_prompt_that_was_killed_while_it_was_read_goes_on_from_what_was_writte
     monkeypatch.setattr(decode, "PREFILL_CHUNK", 16)
     monkeypatch.setattr("engine.batch.PREFILL_CHUNK", 16)
     monkeypatch.setattr(decode, "WRITE_EVERY_S", 0.0)
+    monkeypatch.setattr(decode, "WRITING_SHARE", 0)
     model, request = opened(family), ask(messages=(SYSTEM, FIRST, {"role": "assistant", "content": "Moss."}, SECOND))
     before = batch(model, tmp_path)
     before.add(request, [].append)

@@ -109,13 +109,13 @@ def drafts(tiny_model, tmp_path_factory):
 @pytest.mark.parametrize("wish", WISHES)
 def test_a_draft_that_is_right_or_wrong_changes_no_token(model, drafts, monkeypatch, which, wish):
     monkeypatch.setattr(speculation.Pays, "may_try", lambda *_: True)
-    right = []
-    passed = Speculation.passed
-    monkeypatch.setattr(
-        Speculation,
-        "passed",
-        lambda self, guessed, kept, s: (right.append((guessed, kept)), passed(self, guessed, kept, s)),
-    )
+    right, passed = [], Speculation.passed
+
+    def noted(self, guessed: int, kept: int, seconds: float) -> None:
+        right.append((guessed, kept))
+        passed(self, guessed, kept, seconds)
+
+    monkeypatch.setattr(Speculation, "passed", noted)
     guessing = Batch(model, 0, draft=drafts[which])
     for text in ("Say it again", "Say it again, please", "Something else"):  # it follows from one reply to another
         plain = reply(Batch(model, 0, guesses=False), ask(text, **wish))
@@ -138,12 +138,12 @@ def test_a_draft_is_not_asked_for_more_than_its_time_may_cost():
             self.asked += 1
             return [0] * count
 
-    one, draft = Speculation(draft=Slow()), Speculation()
-    del draft
+    slow = Slow()
+    one = Speculation(draft=slow)
     for number in range(200):
         assert one.guess([number, number + 1, number + 2]) == []
         one.passed(0, 0, 1.0)
-    assert one._draft.asked == 0
+    assert slow.asked == 0
 
 
 def test_a_draft_with_other_tokens_is_found_out(model, drafts, tmp_path):
