@@ -10,7 +10,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
 
@@ -110,6 +110,13 @@ class Answer:
             self.readers -= 1
             self.leave()
 
+    async def told(self) -> AsyncGenerator[Text | StateChange, None]:
+        """Its texts and its end."""
+        async with aclosing(self.payloads()) as payloads:
+            async for payload in payloads:
+                if isinstance(payload, Text) or (isinstance(payload, StateChange) and payload.state.terminal):
+                    yield payload
+
     async def begun(self, within: float = OPENING_S) -> bool:
         """Until there is text or an end, at most so long: then a failure can still be told by its status."""
         with suppress(TimeoutError):
@@ -184,7 +191,8 @@ class Desk:
         self, client: Request, body: Any, prefix: str, model: str, make: Callable[[str], Generate], wait: bool
     ) -> Answer:
         """The answer to this request, or the one that was begun when the same came before. Raises GatewayError."""
-        key = client.headers.get("idempotency-key", "")[:200]
+        key = client.headers.get("idempotency-key", "")
+        key = key and hashlib.sha256(key.encode()).hexdigest()  # as long as a client likes
         print_ = hashlib.sha256(json.dumps([client.url.path, body]).encode()).hexdigest()
         if key and (known := self._remembered(key)) is not None:
             if known[0] != print_:

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from backend.answer import Answer, Desk, Failure
 from backend.anthropic_request import Prompt, generate, read
 from backend.chunks import StateChange, Text
-from backend.completion_shapes import content_of, tool_calls
+from backend.completion_shapes import Parts, parts_of
 from backend.delivery import LEFT, deliver, unless_gone
 from backend.event_stream import event
 from backend.gateway import Gateway
@@ -48,25 +48,24 @@ def routes(gateway: Gateway) -> APIRouter:
 
 
 def _message(answer: Answer, model: str, texts: Sequence[Text], end: StateChange | None) -> dict[str, Any]:
-    calls = tool_calls(texts)
+    parts = parts_of(texts)
     return {
         "id": answer.id,
         "type": "message",
         "role": "assistant",
         "model": model,
-        "content": list(_content(texts, calls)) if end is not None else [],
-        **_stop(end, bool(calls)),
+        "content": list(_content(parts)) if end is not None else [],
+        **_stop(end, bool(parts.calls)),
         "usage": _usage(end),
     }
 
 
-def _content(texts: Sequence[Text], calls: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    if thought := "".join(text.text for text in texts if text.channel == "reasoning"):
-        yield {"type": "thinking", "thinking": thought, "signature": ""}
-    said = content_of(texts)
-    if said or not calls:
-        yield {"type": "text", "text": said}
-    for call in calls:
+def _content(parts: Parts) -> Iterator[dict[str, Any]]:
+    if parts.thought:
+        yield {"type": "thinking", "thinking": parts.thought, "signature": ""}
+    if parts.said or not parts.calls:
+        yield {"type": "text", "text": parts.said}
+    for call in parts.calls:
         function = call["function"]
         yield {"type": "tool_use", "id": call["id"], "name": function["name"], "input": _object(function["arguments"])}
 
@@ -110,16 +109,15 @@ class _Blocks:
 async def _events(answer: Answer, model: str) -> AsyncGenerator[bytes, None]:
     yield _event("message_start", message=_message(answer, model, (), None))
     blocks = _Blocks()
-    async with aclosing(answer.payloads()) as payloads:
-        async for payload in payloads:
+    async with aclosing(answer.told()) as told:
+        async for payload in told:
             if isinstance(payload, Text):
                 for block in blocks.of(payload):
                     yield block
-            elif isinstance(payload, StateChange) and payload.state.terminal:
-                if payload.state != State.COMPLETE:
-                    failure = Failure(payload)
-                    yield event(error_body(PATH, failure.kind, failure.message, None, failure.status), "error")
-                    return
+            elif payload.state != State.COMPLETE:
+                failure = Failure(payload)
+                yield event(error_body(PATH, failure.kind, failure.message, None, failure.status), "error")
+            else:
                 for block in blocks.close():
                     yield block
                 yield _event("message_delta", delta=_stop(payload, blocks.called), usage=_usage(payload))

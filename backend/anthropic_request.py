@@ -1,24 +1,21 @@
 """A message as clients of Anthropic's API ask for it: read strictly, turned into what the engine and upstreams take."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from backend.chat_request import refusal
 from backend.errors import Invalid
 from backend.sampling import MOST_TOKENS, to_engine
-from backend.tool_request import Name
-from backend.wording import sound
+from backend.strict import Strict
+from backend.tool_request import Name, call_of
+from backend.wording import sound, words_of
 from engine.events import Generate
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
-
-
-class _Cached(_Strict):
+class _Cached(Strict):
     cache_control: dict[str, Any] | None = None  # says what to keep for later; it changes nothing in a reply
 
 
@@ -28,7 +25,7 @@ class TextBlock(_Cached):
     citations: None = None
 
 
-class Thinking(_Strict):
+class Thinking(Strict):
     type: Literal["thinking"]
     thinking: str
     signature: str | None = None
@@ -52,7 +49,7 @@ class ToolResult(_Cached):
 Block = Annotated[TextBlock | Thinking | ToolUse | ToolResult, Field(discriminator="type")]
 
 
-class Said(_Strict):
+class Said(Strict):
     role: Literal["user", "assistant"]
     content: str | Annotated[list[Block], Field(min_length=1)]
 
@@ -71,19 +68,19 @@ class Tool(_Cached):
         return {"type": "function", "function": found}
 
 
-class Choice(_Strict):
+class Choice(Strict):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool = False
 
 
-class Thought(_Strict):
+class Thought(Strict):
     type: Literal["disabled", "enabled", "adaptive"]
     budget_tokens: int | None = None  # a target, not a limit, says the API
     display: str | None = None
 
 
-class Prompt(_Strict):
+class Prompt(Strict):
     """What the model is given to read; `Body` adds what it is to do with it."""
 
     model: str
@@ -110,7 +107,7 @@ def read(body: dict[str, Any], kind: type[Prompt] = Body) -> Any:
     try:
         asked = kind.model_validate({key: value for key, value in body.items() if value is not None})
     except ValidationError as error:
-        raise refusal(error) from error
+        raise refusal(error, body) from error
     names = [tool.name for tool in asked.tools]
     choice = asked.tool_choice
     if choice is not None and choice.type in ("any", "tool"):
@@ -147,7 +144,7 @@ def generate(run_id: str, asked: Prompt, count_only: bool = False) -> Generate:
 
 def _messages(asked: Prompt) -> Iterator[dict[str, Any]]:
     """As the OpenAI API has them. What one side said in several messages is one, because many templates insist."""
-    if system := _plain(asked.system or ""):
+    if system := words_of(asked.system or ""):
         yield {"role": "system", "content": system}
     waiting: dict[str, Any] | None = None
     for said in asked.messages:
@@ -172,9 +169,9 @@ def _parts(said: Said) -> Iterator[dict[str, Any]]:
         return
     for block in said.content:
         if isinstance(block, ToolResult):
-            words = f"Error: {_plain(block.content)}" if block.is_error else _plain(block.content)
+            words = f"Error: {words_of(block.content)}" if block.is_error else words_of(block.content)
             yield {"role": "tool", "content": words, "tool_call_id": block.tool_use_id}
-    words = _plain([block for block in said.content if isinstance(block, TextBlock)])
+    words = words_of([block for block in said.content if isinstance(block, TextBlock)])
     calls = [_call(block) for block in said.content if isinstance(block, ToolUse)]
     thought = "".join(block.thinking for block in said.content if isinstance(block, Thinking))
     if words or calls or said.role == "assistant":
@@ -183,9 +180,4 @@ def _parts(said: Said) -> Iterator[dict[str, Any]]:
 
 
 def _call(block: ToolUse) -> dict[str, Any]:
-    function = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
-    return {"id": block.id, "type": "function", "function": function}
-
-
-def _plain(content: str | Sequence[TextBlock]) -> str:
-    return sound(content if isinstance(content, str) else "\n".join(block.text for block in content))
+    return call_of(block.id, block.name, json.dumps(block.input, ensure_ascii=False))

@@ -1,7 +1,12 @@
-"""What the body of an API request may be: JSON, at most 16 MiB (an import: 512). A layer before all that parses.
+"""What the body of an API request may be: JSON of at most 16 MiB (an import: 512) and 100,000 values, that does not
+take forever to come. A layer before all that parses, because a look at millions of values holds up everybody.
 
 Only JSON, because a page of another site can post text or forms to us without asking, but not JSON.
 """
+
+import asyncio
+import json
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,14 +16,16 @@ from backend.refusals import refuse
 LIMIT_BYTES = 16 * 1024 * 1024  # a message of three million words; prompts end far earlier
 LARGER = {"/api/import": 512 * 1024 * 1024}  # years of conversations in one file
 PREFIXES = ("/api/", "/v1/")
+MOST_VALUES = 100_000  # a long conversation with many tools has some thousands
+PATIENCE_S = 60.0  # for the next piece of a body
 
 
 class Bodies:
     """Reads the body of an API request, refuses it with 413 or 415, or hands it on whole."""
 
-    def __init__(self, app: ASGIApp, limit: int = LIMIT_BYTES) -> None:
+    def __init__(self, app: ASGIApp, limit: int = LIMIT_BYTES, patience_s: float = PATIENCE_S) -> None:
         self._app = app
-        self._limit = limit
+        self._limit, self._patience_s = limit, patience_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(PREFIXES):
@@ -28,8 +35,16 @@ class Bodies:
         length = headers.get("content-length", "0")
         body = None
         if not length.isdigit() or int(length) <= limit:
-            body = await self._read(receive, limit)
-        if body is None:
+            try:
+                body = await self._read(receive, limit)
+            except TimeoutError:
+                words = f"Nothing more of the request came for {self._patience_s:g} s. Send it again."
+                await refuse(scope, send, 408, "timeout", words)
+                return
+        if body is not None and limit == self._limit and too_many_values(body):
+            words = f"The request has more than {MOST_VALUES:,} values, the most that are taken. Send less."
+            await refuse(scope, send, 413, "too_large", words)
+        elif body is None:
             words = f"The request is larger than {limit // (1024 * 1024)} MiB, the most that is taken. Send less."
             await refuse(scope, send, 413, "too_large", words)
         elif body and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
@@ -42,7 +57,8 @@ class Bodies:
         """The whole body, or None as soon as it is too large."""
         parts, size = [], 0
         while True:
-            message = await receive()
+            async with asyncio.timeout(self._patience_s):
+                message = await receive()
             if message["type"] != "http.request":
                 return b""
             parts.append(message.get("body", b""))
@@ -51,6 +67,23 @@ class Bodies:
                 return None
             if not message.get("more_body"):
                 return b"".join(parts)
+
+
+def too_many_values(body: bytes) -> bool:
+    """Whether there are more in it than can be checked in a moment. What is no JSON is for others to refuse."""
+    if sum(body.count(mark) for mark in (b",", b"[", b"{")) <= MOST_VALUES:
+        return False
+    try:
+        waiting: list[Any] = [json.loads(body)]
+    except (ValueError, RecursionError):
+        return False
+    seen = 0
+    while waiting and seen <= MOST_VALUES:
+        value = waiting.pop()
+        if isinstance(value, dict | list):
+            seen += len(value)
+            waiting += value.values() if isinstance(value, dict) else value
+    return seen > MOST_VALUES
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

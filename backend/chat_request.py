@@ -1,6 +1,6 @@
 """A chat completion as clients of the OpenAI API ask for it: read strictly, refused by the name of the field."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, ValidationError
 from backend.errors import Invalid
 from backend.sampling import MOST_TOKENS, SamplingFields, to_engine
 from backend.sources import Forwarded
+from backend.strict import Strict
 from backend.tool_request import ResponseFormat, Tool, ToolCall, choice_of
 from backend.wording import sound
 from engine.events import Generate, Sampling
@@ -27,11 +28,7 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class TextPart(_Strict):
+class TextPart(Strict):
     type: Literal["text"]
     text: str
 
@@ -42,7 +39,7 @@ _WITHOUT_EFFECT = ("user", "safety_identifier", "prompt_cache_key")
 _ECHO = ("reasoning", "annotations", "refusal", "audio", "function_call")
 
 
-class ChatMessage(_Strict):
+class ChatMessage(Strict):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     tool_calls: list[ToolCall] | None = None
@@ -75,11 +72,12 @@ class ChatMessage(_Strict):
             raise Invalid(f"{here}.tool_call_id: {words}", f"{here}.tool_call_id")
 
 
-class StreamOptions(_Strict):
+class StreamOptions(Strict):
     include_usage: bool = False
+    include_obfuscation: Literal[False] = False
 
 
-class PagodaOptions(_Strict):
+class PagodaOptions(Strict):
     progress: bool = False
 
 
@@ -152,7 +150,8 @@ def read(body: Any) -> ChatRequest:
         raise Invalid("The body of a chat completion is a JSON object.")
     asked = {key: value for key, value in body.items() if value is not None and not _asks_for_nothing(key, value)}
     for name in _WITHOUT_EFFECT:
-        asked.pop(name, None)
+        if not isinstance(asked.pop(name, ""), str):
+            raise Invalid(f"{name}: it is a text.", name)
     if isinstance(messages := asked.get("messages"), list):
         asked["messages"] = [_as_said(message) for message in messages]
     try:
@@ -170,7 +169,7 @@ def read(body: Any) -> ChatRequest:
             | ({"max_tokens": both.pop()} if both else {})
         )
     except ValidationError as error:
-        raise refusal(error) from error
+        raise refusal(error, asked) from error
     for number, message in enumerate(parsed.messages):
         message.check(number)
     if parsed.messages[-1].role == "assistant":
@@ -213,7 +212,7 @@ def read_open(body: Any, path: str) -> ChatRequest:
     try:
         parsed = _Open.model_validate(body)
     except ValidationError as error:
-        raise refusal(error) from error
+        raise refusal(error, body) from error
     asked = {key: value for key, value in body.items() if value is not None}
     return ChatRequest(
         model=parsed.model,
@@ -239,15 +238,29 @@ def _asks_for_nothing(key: str, value: Any) -> bool:
     return any(type(value) is type(neutral) and value == neutral for neutral in _NEUTRAL.get(key, ()))
 
 
+def _place(path: Sequence[Any], body: Any) -> Iterator[str]:
+    """The path without the names of types that pydantic tried on its way: those are not the client's."""
+    for number, part in enumerate(path):
+        if isinstance(part, str) and (part == "str" or "[" in part):
+            continue
+        try:
+            body = body[part]
+        except (KeyError, IndexError, TypeError):
+            if number < len(path) - 1:
+                continue
+        yield str(part)
+
+
 # Where pydantic's own words are those of a program.
 _WORDS = {"too_short": "it is empty. Send at least one.", "missing": "it is missing."}
 
 
-def refusal(error: ValidationError) -> Invalid:
-    """What pydantic found, as a refusal that names the field."""
+def refusal(error: ValidationError, body: Any) -> Invalid:
+    """What pydantic found in a body, as a refusal that names the field."""
     # Where a field may be one of several types there is an error for each: the deepest one knows best.
-    first: Mapping[str, Any] = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
-    param = ".".join(str(part) for part in first["loc"] if part not in ("str", "list[TextPart]"))
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    first: Mapping[str, Any] = max(found, key=lambda one: len(one["loc"]))
+    param = ".".join(_place(first["loc"], body))
     if first["type"] == "extra_forbidden":
         return Invalid(f"{param} is not supported here. Leave it out.", param)
     words = _WORDS.get(first["type"], first["msg"])

@@ -1,7 +1,7 @@
 """The shapes of the OpenAI API: chat completions and text completions, whole and in pieces."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from backend.answer import Answer, Failure
@@ -48,12 +48,13 @@ class ChatShape:
 
     def whole(self, texts: Sequence[Text], end: StateChange) -> dict[str, Any]:
         """The reply in one piece."""
-        message: dict[str, Any] = {"role": "assistant", "content": content_of(texts), "refusal": None}
-        if thought := "".join(text.text for text in texts if text.channel == "reasoning"):
-            message["reasoning_content"] = thought
-        if calls := tool_calls(texts):
+        parts = parts_of(texts)
+        message: dict[str, Any] = {"role": "assistant", "content": parts.said, "refusal": None}
+        if parts.thought:
+            message["reasoning_content"] = parts.thought
+        if parts.calls:
             self._tools = True
-            message |= {"content": message["content"] or None, "tool_calls": calls}
+            message |= {"content": parts.said or None, "tool_calls": parts.calls}
         logprobs = [entry for text in texts for entry in ((_said(text)[1] or {}).get("content") or ())]
         choice = {
             "index": 0,
@@ -90,7 +91,7 @@ class TextShape(ChatShape):
 
     def whole(self, texts: Sequence[Text], end: StateChange) -> dict[str, Any]:
         told = _text_logprobs(texts)
-        choice = {"index": 0, "text": content_of(texts), "logprobs": told, "finish_reason": finish_reason(end)}
+        choice = {"index": 0, "text": parts_of(texts).said, "logprobs": told, "finish_reason": finish_reason(end)}
         return {**self._shape(self.kind, [choice]), "usage": usage_of(end), "pagoda": {"timings": end.timings}}
 
     def _delta(self, delta: dict[str, Any], reason: str | None = None, logprobs: Any = None) -> bytes:
@@ -109,12 +110,22 @@ class TextShape(ChatShape):
         return self._shape(self.kind, choices) | ({"usage": None} if self._include_usage else {})
 
 
-def content_of(texts: Sequence[Text]) -> str:
-    """The reply itself, without what was thought before it."""
-    return "".join(text.text for text in texts if text.channel is None)
+@dataclass(frozen=True)
+class Parts:
+    """A whole reply: what was thought, what was said, and the calls."""
+
+    thought: str
+    said: str
+    calls: list[dict[str, Any]]
 
 
-def tool_calls(texts: Sequence[Text]) -> list[dict[str, Any]]:
+def parts_of(texts: Sequence[Text]) -> Parts:
+    """The pieces of a reply put together."""
+    thought = "".join(text.text for text in texts if text.channel == "reasoning")
+    return Parts(thought, "".join(text.text for text in texts if text.channel is None), _tool_calls(texts))
+
+
+def _tool_calls(texts: Sequence[Text]) -> list[dict[str, Any]]:
     """An upstream's tool calls, put together from their pieces."""
     calls: dict[int, dict[str, Any]] = {}
     for text in texts:
@@ -129,11 +140,14 @@ def tool_calls(texts: Sequence[Text]) -> list[dict[str, Any]]:
 
 
 def usage_of(end: StateChange) -> dict[str, Any] | None:
-    """The counts, with those of the prompt that needed no reading again."""
+    """The counts, with those of the prompt that needed no reading again, and of thoughts where they are known."""
     if end.usage is None:
         return None
     usage = dict(end.usage)
-    return usage | {"prompt_tokens_details": {"cached_tokens": usage.pop("cached_tokens", 0)}}
+    found = {"prompt_tokens_details": {"cached_tokens": usage.pop("cached_tokens", 0)}}
+    if (thought := usage.pop("reasoning_tokens", None)) is not None:
+        found["completion_tokens_details"] = {"reasoning_tokens": thought}
+    return usage | found
 
 
 def finish_reason(end: StateChange) -> str:

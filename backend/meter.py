@@ -162,8 +162,13 @@ class Meter:
             return None
         usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
         end = self._finished or self._ended
-        cached = end.cached_tokens if end is not None else None
-        return usage | ({"cached_tokens": cached} if cached else {})
+        if end is None:
+            return usage
+        if end.cached_tokens:
+            usage["cached_tokens"] = end.cached_tokens
+        if end.reasoning_tokens is not None:
+            usage["reasoning_tokens"] = end.reasoning_tokens
+        return usage
 
     def timings(self) -> dict[str, Any]:
         """Seconds and counters, only those that are known. `ttft_s` counts from acceptance, `engine_ttft_s` from the
@@ -183,6 +188,8 @@ class Meter:
                 "tpot_s_p50": end.tpot_s_p50,
                 "disk_s": end.disk_s,
                 "router_s": end.router_s,
+                "compute_s": end.compute_s,
+                "larger": [[nbytes, round(rate, 4)] for nbytes, rate in end.larger] or None,
                 "tokens_per_s": 1 / end.tpot_s if end.tpot_s > 0 else None,
             }
         if self._from_text:  # not from its tokens: the server was given the text as the beginning of its answer

@@ -36,5 +36,7 @@ async def refuse(scope: Scope, send: Send, status: int, kind: str, message: str)
         return
     body = json.dumps(error_body(scope["path"], kind, message, status=status), ensure_ascii=False).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 408:  # the rest of the request is not waited for
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from backend.answer import Answer, Desk, Failure
 from backend.chunks import StateChange, Text
-from backend.completion_shapes import content_of, tool_calls
+from backend.completion_shapes import parts_of
 from backend.delivery import deliver
 from backend.event_stream import event
 from backend.gateway import Gateway
@@ -42,14 +42,14 @@ def _part(text: str) -> dict[str, Any]:
 def _items(answer: Answer, texts: Sequence[Text], status: str) -> list[dict[str, Any]]:
     """The output: what was thought, what was said, what was called."""
     found: list[dict[str, Any]] = []
-    if thought := "".join(text.text for text in texts if text.channel == "reasoning"):
-        content = [{"type": "reasoning_text", "text": thought}]
+    parts = parts_of(texts)
+    if parts.thought:
+        content = [{"type": "reasoning_text", "text": parts.thought}]
         found.append({"id": f"rs_{answer.id}", "type": "reasoning", "summary": [], "content": content})
-    calls, said = tool_calls(texts), content_of(texts)
-    if said or not calls:
+    if parts.said or not parts.calls:
         message = {"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "status": status}
-        found.append(message | {"content": [_part(said)]})
-    for number, call in enumerate(calls):
+        found.append(message | {"content": [_part(parts.said)]})
+    for number, call in enumerate(parts.calls):
         found.append(_function_call(f"fc_{number}_{answer.id}", call, status))
     return found
 
@@ -97,7 +97,7 @@ def _response(
             "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": usage.get("cached_tokens", 0), "cache_write_tokens": 0},
             "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": usage.get("reasoning_tokens", 0)},
             "total_tokens": usage["total_tokens"],
         }
         if usage
@@ -198,12 +198,7 @@ async def _events(answer: Answer, asked: Body) -> AsyncGenerator[bytes, None]:
     stream = _Stream(answer, asked)
     for block in stream.begin():
         yield block
-    async with aclosing(answer.payloads()) as payloads:
-        async for payload in payloads:
-            found: Iterator[bytes] = iter(())
-            if isinstance(payload, Text):
-                found = stream.of(payload)
-            elif isinstance(payload, StateChange) and payload.state.terminal:
-                found = stream.end(payload)
-            for block in found:
+    async with aclosing(answer.told()) as told:
+        async for payload in told:
+            for block in stream.of(payload) if isinstance(payload, Text) else stream.end(payload):
                 yield block

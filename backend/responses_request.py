@@ -8,25 +8,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from backend.chat_request import refusal
 from backend.errors import Invalid
 from backend.sampling import MOST_TOKENS, to_engine
-from backend.tool_request import Name, Tool, choice_of
-from backend.wording import sound
+from backend.strict import Strict
+from backend.tool_request import Name, Tool, call_of, choice_of
+from backend.wording import sound, words_of
 from engine.events import Generate
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
-
-
-class Part(_Strict):
+class Part(Strict):
     type: Literal["input_text", "output_text", "text"]
     text: str
-    annotations: list[Any] = []
+    annotations: list[Any] = Field(default_factory=list)
     logprobs: list[Any] | None = None
 
 
-class Said(_Strict):
+class Said(Strict):
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
     content: str | Annotated[list[Part], Field(min_length=1)]
@@ -34,7 +31,7 @@ class Said(_Strict):
     status: Status | None = None
 
 
-class FunctionCall(_Strict):
+class FunctionCall(Strict):
     type: Literal["function_call"]
     call_id: str
     name: Name
@@ -45,7 +42,7 @@ class FunctionCall(_Strict):
     namespace: str | None = None
 
 
-class FunctionOutput(_Strict):
+class FunctionOutput(Strict):
     type: Literal["function_call_output"]
     call_id: str
     output: str | list[Part]
@@ -65,7 +62,7 @@ class Thought(BaseModel):
 Item = Annotated[Said | FunctionCall | FunctionOutput | Thought, Field(discriminator="type")]
 
 
-class Function(_Strict):
+class Function(Strict):
     type: Literal["function"]
     name: Name
     description: str | None = None
@@ -73,7 +70,7 @@ class Function(_Strict):
     strict: bool | None = None
 
 
-class Format(_Strict):
+class Format(Strict):
     type: Literal["text", "json_object", "json_schema"]
     name: Name | None = None
     wanted: dict[str, Any] | None = Field(default=None, alias="schema")
@@ -81,16 +78,16 @@ class Format(_Strict):
     strict: bool | None = None
 
 
-class TextOptions(_Strict):
+class TextOptions(Strict):
     format: Format | None = None
 
 
-class Reasoning(_Strict):
+class Reasoning(Strict):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None  # the thoughts themselves are told
 
 
-class Body(_Strict):
+class Body(Strict):
     model: str
     input: Annotated[str, Field(min_length=1)] | Annotated[list[Item], Field(min_length=1)]
     instructions: str | None = None
@@ -122,7 +119,7 @@ def read(body: dict[str, Any]) -> Body:
     try:
         found = Body.model_validate(asked)
     except ValidationError as error:
-        raise refusal(error) from error
+        raise refusal(error, asked) from error
     choice(found)
     schema(found)
     return found
@@ -180,23 +177,18 @@ def _messages(asked: Body) -> Iterator[dict[str, Any]]:
             assistant = {}
         match item:
             case FunctionOutput():
-                yield {"role": "tool", "content": _plain(item.output), "tool_call_id": item.call_id}
+                yield {"role": "tool", "content": words_of(item.output), "tool_call_id": item.call_id}
             case FunctionCall():
-                function = {"name": item.name, "arguments": item.arguments}
-                call = {"id": item.call_id, "type": "function", "function": function}
+                call = call_of(item.call_id, item.name, item.arguments)
                 assistant.setdefault("tool_calls", []).append(call)
             case Thought():
                 assistant["reasoning_content"] = "".join(str(part.get("text", "")) for part in item.content or ())
             case Said(role="assistant"):
-                assistant["content"] = assistant.get("content", "") + _plain(item.content)
+                assistant["content"] = assistant.get("content", "") + words_of(item.content)
             case Said():
-                yield {"role": "system" if item.role == "developer" else item.role, "content": _plain(item.content)}
+                yield {"role": "system" if item.role == "developer" else item.role, "content": words_of(item.content)}
     if assistant.keys() - {"reasoning_content"}:
         yield {"role": "assistant", "content": "", **assistant}
-
-
-def _plain(content: str | list[Part]) -> str:
-    return sound(content if isinstance(content, str) else "\n".join(part.text for part in content))
 
 
 def _tool(tool: Function) -> Tool:

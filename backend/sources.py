@@ -40,6 +40,7 @@ class Ended:
     cached_tokens: int | None = None
     prefill_s: float | None = None
     decode_s: float | None = None
+    reasoning_tokens: int | None = None
 
 
 @dataclass(frozen=True)

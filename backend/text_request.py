@@ -46,7 +46,7 @@ def read(body: Any) -> ChatRequest:
         given = {name: getattr(parsed, name) for name in SamplingFields.model_fields} | {"stop": stop}
         fields = SamplingFields.model_validate(given | {"max_tokens": parsed.max_tokens or DEFAULT_TOKENS})
     except ValidationError as error:
-        raise refusal(error) from error
+        raise refusal(error, asked) from error
     return ChatRequest(
         model=parsed.model,
         messages=(),

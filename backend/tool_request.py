@@ -3,25 +3,22 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from backend.errors import Invalid
+from backend.strict import Strict
 
 Name = Annotated[str, Field(pattern=r"^[\w.:-]{1,128}$")]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Function(_Strict):
+class Function(Strict):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class Tool(_Strict):
+class Tool(Strict):
     type: Literal["function"]
     function: Function
 
@@ -30,27 +27,25 @@ class Tool(_Strict):
         return self.model_dump(exclude_none=True)
 
 
-class Called(_Strict):
+class Called(Strict):
     name: Name
     arguments: str
 
 
-class ToolCall(_Strict):
+class ToolCall(Strict):
     id: str
     type: Literal["function"] = "function"
     function: Called
 
 
-class JsonSchema(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class JsonSchema(Strict):
     name: Name
     wanted: dict[str, Any] | None = Field(default=None, alias="schema")
     description: str | None = None
     strict: bool | None = None
 
 
-class ResponseFormat(_Strict):
+class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
 
@@ -65,6 +60,11 @@ class ResponseFormat(_Strict):
             words = f"response_format.json_schema: it does not go with the type {self.type!r}. Use json_schema."
             raise Invalid(words, "response_format.json_schema")
         return {"type": "object"} if self.type == "json_object" else None
+
+
+def call_of(id: str, name: str, arguments: str) -> dict[str, Any]:
+    """A call as chat templates and chat completions have it."""
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def choice_of(choice: Any, tools: Sequence[Tool]) -> str:

@@ -187,15 +187,19 @@ class Reply:
 
     def _ending(self) -> Iterator[SourceEvent]:
         yield from self._after_thought()
-        details = self._usage.get("prompt_tokens_details")
         yield Ended(
             "length" if self._finish in _LENGTH else "stop",
             _count(self._usage.get("prompt_tokens")),
             _count(self._usage.get("completion_tokens")),
-            _count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+            self._detail("prompt_tokens_details", "cached_tokens"),
             _seconds(self._timings.get("prompt_ms")),
             _seconds(self._timings.get("predicted_ms")),
+            self._detail("completion_tokens_details", "reasoning_tokens"),
         )
+
+    def _detail(self, name: str, what: str) -> int | None:
+        details = self._usage.get(name)
+        return _count(details.get(what)) if isinstance(details, dict) else None
 
     def _fail(self, message: str, kind: str = "upstream_error") -> RunFailed:
         self.failed = True

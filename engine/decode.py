@@ -12,10 +12,11 @@ from time import perf_counter
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from engine import kv, sampling
+from engine import harmony, kv, sampling
 from engine.constraint import constraint_of
 from engine.errors import EngineError, PromptError, PromptTooLong, Unsupported
 from engine.events import Event, Finished, Generate, Progress, RunFailed, Token
+from engine.harmony_speech import take_up
 from engine.loader import PagedModel
 from engine.prefix import Prefixes
 from engine.prompt import boundaries, prompt_tokens
@@ -68,7 +69,7 @@ class Run:
         self.state: kv.State = []
         self.fed = 0
         self.ended = False
-        self._prompt = self._cached = self._limit = 0
+        self._prompt = self._cached = self._limit = self._thoughts = 0
         self._context_bound = False
         self._boundaries: list[int] = []
         self.speculation = Speculation(request.earlier, draft)
@@ -85,12 +86,17 @@ class Run:
         request, tokenizer = self.request, self.model.tokenizer
         self._wish = wish = sampling.merged(request.sampling, sampling.model_defaults(self.model.path))
         stop = tuple(s for s in wish.stop if s)
-        existing = reply_tokens(tokenizer, request.prefix_tokens, request.prefix_text, stop)
-        self.tokens = [*prompt_tokens(self.model, request), *existing]
+        prompt = prompt_tokens(self.model, request)
+        if request.raw is None and harmony.speaks(tokenizer):
+            existing, self._text, self._speech = take_up(tokenizer, request, stop)
+            self.tokens, thinking = [*prompt, *existing], False
+        else:
+            existing = reply_tokens(tokenizer, request.prefix_tokens, request.prefix_text, stop)
+            self.tokens = [*prompt, *existing]
+            thinking = ends_in_thought(tokenizer, self.tokens)
+            self._text = TextStream(tokenizer, stop, existing, request.prefix_text)
+            self._speech = Speech(tokenizer, request, thinking)
         self._prompt = len(self.tokens)
-        thinking = ends_in_thought(tokenizer, self.tokens)
-        self._text = TextStream(tokenizer, stop, existing, request.prefix_text)
-        self._speech = Speech(tokenizer, request, thinking)
         if request.count_only:
             self.end("stop")
             return
@@ -180,14 +186,21 @@ class Run:
             return
         self.tokens.append(token)
         told = logprobs(logits, token, wish.logprobs, tokenizer) if wish.logprobs is not None else ()
+        thought = self._speech.thinking
         said = self._speech.add(self._text.add(token))
+        self._thoughts += thought or self._speech.thinking
         self.emit(Token(self.request.run_id, token, said.text, told, said.thought, said.calls))
-        if self._text.stopped is not None or self._sampler.over or self._speech.over:
+        if self._stopped is not None or self._sampler.over or self._speech.over:
             self.end("stop")
         elif self.full:
             self.end("length")
         else:
             self._write_if_late()
+
+    @property
+    def _stopped(self) -> str | None:
+        """The stop string that came."""
+        return self._text.stopped or self._speech.stopped
 
     @property
     def full(self) -> bool:
@@ -220,8 +233,9 @@ class Run:
                 bytes_read=used.bytes_read,
                 context_full=reason == "length" and self._context_bound,
                 cached_tokens=self._cached,
-                stop=self._text.stopped if self.tokens else None,
+                stop=self._stopped if self.tokens else None,
                 thought=said.thought,
+                reasoning_tokens=self._thoughts if self.request.apart else None,
                 calls=said.calls,
                 router_s=used.router_s,
                 compute_s=max(self.share.passes_s - used.disk_s - used.router_s, 0.0),

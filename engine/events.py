@@ -181,8 +181,9 @@ class Finished:
     Times in seconds: `ttft_s` from the start of the run to the first token; `prefill_s` of it in the forward
     pass; `tpot_s` the mean and `tpot_s_p50` the median time of each later token; `disk_s` waited for reads. Of the
     prompt, `cached_tokens` were known from before and not read again. `stop` is the stop string that ended it;
-    `thought` and `calls` as in Token. Of all its passes, `router_s` waited for what routers chose and `compute_s` was
-    neither that nor `disk_s`. `larger` tells what more memory would buy: (budget in bytes, tokens/s).
+    `thought` and `calls` as in Token; `reasoning_tokens` are those of thoughts and their marks, where they are told
+    apart. Of all its passes, `router_s` waited for what routers chose and `compute_s` was neither that nor `disk_s`.
+    `larger` tells what more memory would buy: (budget in bytes, tokens/s).
     """
 
     run_id: str
@@ -207,6 +208,7 @@ class Finished:
     router_s: float = 0.0
     compute_s: float = 0.0
     larger: tuple[tuple[int, float], ...] = ()
+    reasoning_tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,11 @@ def grammar(schema: Mapping[str, Any], param: str) -> str:
     return found
 
 
+def within(schema: Mapping[str, Any]) -> str:
+    """The JSON texts that match a schema that `grammar` has taken, as a part of a larger grammar."""
+    return f"%json {json.dumps({**schema, 'x-guidance': _STRICTLY})}"
+
+
 class Grammar:
     """Where one text stands in its grammar."""
 

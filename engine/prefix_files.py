@@ -14,6 +14,7 @@ import shutil
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -97,7 +98,8 @@ class PrefixFiles:
             self._remove(filed)
             return None
         filed.used = time.time()
-        os.utime(filed.path)
+        with suppress(OSError):  # replaced by a newer one meanwhile: what was read is good all the same
+            os.utime(filed.path)
         return state
 
     def write(self, tokens: Sequence[int], state: kv.State, liked: Sequence[int] = ()) -> None:

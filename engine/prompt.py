@@ -5,6 +5,7 @@ from typing import Any
 
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 
+from engine import harmony
 from engine.errors import PromptError
 from engine.events import Generate
 from engine.loader import PagedModel
@@ -51,9 +52,12 @@ def _rendered(
     asks: bool,
     variables: dict[str, Any],
 ) -> list[int]:
+    readable = for_template(messages)
+    if harmony.speaks(tokenizer):
+        readable = harmony.for_template(readable)
     if tokenizer.chat_template is None and not getattr(tokenizer, "has_chat_template", False):
-        return [int(i) for i in tokenizer.encode("\n\n".join(m["content"] for m in for_template(messages)))]
+        return [int(i) for i in tokenizer.encode("\n\n".join(m["content"] for m in readable))]
     ids = tokenizer.apply_chat_template(
-        for_template(messages), tools=list(request.tools) or None, add_generation_prompt=asks, **variables
+        readable, tools=list(request.tools) or None, add_generation_prompt=asks, **variables
     )
     return [int(i) for i in ids]

@@ -45,6 +45,12 @@ class Speech:
         self._call = ""
         self._fresh = False  # nothing but space has come since a thought or a call
         self.over = False  # the one call that was allowed is made
+        self.stopped: str | None = None  # stop strings are looked for before this
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the newest text is a thought."""
+        return self._now == "reasoning"
 
     def add(self, text: str) -> Said:
         """What is certain once this has come."""

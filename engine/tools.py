@@ -7,6 +7,7 @@ from typing import Any
 from mlx_lm.tokenizer_utils import TokenizerWrapper
 from mlx_lm.tool_parsers import json_tools
 
+from engine import harmony
 from engine.errors import Unsupported
 from engine.events import Generate
 from engine.grammar import grammar
@@ -21,6 +22,8 @@ def calls_are_json(tokenizer: TokenizerWrapper) -> bool:
 
 def check_tools(tokenizer: TokenizerWrapper, request: Generate) -> None:
     """Raises Unsupported naming the field of the request that this model cannot honour."""
+    if harmony.speaks(tokenizer):
+        return
     if not tokenizer.has_tool_calling:
         if request.tools:
             raise Unsupported("tools: the chat template of this model knows no tools. Leave them out.", "tools")
@@ -41,30 +44,40 @@ def check_tools(tokenizer: TokenizerWrapper, request: Generate) -> None:
             raise Unsupported(f"{param}: {own} held to a schema. Leave strict out.", param)
 
 
-def call_grammar(tools: Sequence[Mapping[str, Any]], choice: str) -> str:
-    """The grammar of a call to one of the tools, or to the one that was chosen by name. Raises Unsupported."""
-    wanted = [
-        (n, tool["function"])
-        for n, tool in enumerate(tools)
+def wanted_tools(tools: Sequence[Mapping[str, Any]], choice: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The functions that may be called, each with the name of its field in the request."""
+    return [
+        (f"tools.{number}.function", tool["function"])
+        for number, tool in enumerate(tools)
         if choice in ("auto", "required", tool["function"]["name"])
     ]
-    calls = [_call(function, f"tools.{number}.function", place) for place, (number, function) in enumerate(wanted)]
-    return grammar({"anyOf": calls}, "tools")
 
 
-def _call(function: Mapping[str, Any], param: str, place: int) -> dict[str, Any]:
+def arguments_schema(function: Mapping[str, Any], param: str) -> Mapping[str, Any]:
+    """What the arguments of a call have to match. Raises Unsupported."""
     arguments = function.get("parameters") or ANY_ARGUMENTS
     try:
         grammar(arguments, f"{param}.parameters")
     except Unsupported:
         if function.get("strict"):
             raise
-        arguments = ANY_ARGUMENTS  # without strict the schema is a wish, which the model reads in the prompt
+        return ANY_ARGUMENTS  # without strict the schema is a wish, which the model reads in the prompt
+    return arguments
+
+
+def call_grammar(tools: Sequence[Mapping[str, Any]], choice: str) -> str:
+    """The grammar of a call to one of the tools, or to the one that was chosen by name. Raises Unsupported."""
+    wanted = wanted_tools(tools, choice)
+    calls = [_call(function, param, place) for place, (param, function) in enumerate(wanted)]
+    return grammar({"anyOf": calls}, "tools")
+
+
+def _call(function: Mapping[str, Any], param: str, place: int) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": {
             "name": {"const": function["name"]},
-            "arguments": _moved(arguments, f"#/anyOf/{place}/properties/arguments"),
+            "arguments": _moved(arguments_schema(function, param), f"#/anyOf/{place}/properties/arguments"),
         },
         "required": ["name", "arguments"],
         "additionalProperties": False,

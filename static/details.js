@@ -67,6 +67,9 @@ export const PgDetails = {
         <template v-for="row in parts"><dt>{{ row.name }}</dt><dd>{{ row.time }}</dd></template>
       </dl>
       <p v-if="advice" class="pg-advice">{{ advice }}</p>
+      <dl v-if="larger.length" class="pg-larger">
+        <template v-for="row in larger"><dt>{{ row.budget }}</dt><dd>{{ row.time }}</dd></template>
+      </dl>
     </div>`,
   data: () => ({ steps: null, box: `0 0 ${WIDTH} ${HEIGHT}` }),
   computed: {
@@ -101,7 +104,10 @@ export const PgDetails = {
       if (timings.disk_s === undefined) return rows;
       rows.push({ name: t("details.disk"), time: duration(timings.disk_s) });
       if (timings.router_s >= 0.005) rows.push({ name: t("details.router"), time: duration(timings.router_s) });
-      rows.push({ name: t("details.rest"), time: duration(Math.max(0, this.work - timings.disk_s - (timings.router_s ?? 0))) });
+      const told = timings.disk_s + (timings.router_s ?? 0) + (timings.compute_s ?? 0);
+      if (timings.compute_s !== undefined) rows.push({ name: t("details.compute"), time: duration(timings.compute_s) });
+      const rest = timings.compute_s === undefined ? "details.compute" : "details.rest";
+      rows.push({ name: t(rest), time: duration(Math.max(0, this.work - told)) });
       return rows;
     },
     work() {
@@ -113,7 +119,14 @@ export const PgDetails = {
       const share = Math.min(1, disk / this.work);
       if (share < 0.01) return t("details.no_disk");
       const buys = t("details.buys", { time: duration(tpot * (1 - share)), now: duration(tpot) });
-      return this.whole ? `${buys} ${this.whole}` : buys;
+      return this.whole && !this.larger.length ? `${buys} ${this.whole}` : buys;
+    },
+    /** What more memory would have bought, as the engine reckoned from how often each expert was wanted. */
+    larger() {
+      return (this.attempt.timings.larger ?? []).map(([budget, rate]) => ({
+        budget: t("details.with", { budget: bytes(budget) }),
+        time: t("details.about", { time: duration(1 / rate) }),
+      }));
     },
     /** How much memory would hold all experts, as the engine counts it now; empty where it has another model in it. */
     whole() {

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
 
 from backend.abort import AbortSignal
 from backend.sources import ModelStatus, SourceEvent, SourceInterrupted
@@ -81,7 +82,9 @@ class Call:
 
 def finished(run_id: str, reason: str, tokens: int, text: str = "", context_full: bool = False) -> Finished:
     times, counts = (0.5, 0.4, 1.0, 0.25, 0.24, 0.1), (90, 10, 12345)
-    return Finished(run_id, reason, text, 7, tokens, *times, *counts, context_full, cached_tokens=4)
+    larger = ((2_000_000_000, 4.1), (8_000_000_000, 4.3))
+    end = Finished(run_id, reason, text, 7, tokens, *times, *counts, context_full, cached_tokens=4)
+    return replace(end, router_s=0.05, compute_s=1.2, larger=larger)
 
 
 class ScriptedSource:

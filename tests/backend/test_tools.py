@@ -35,7 +35,7 @@ async def play_calls(served):
     await call.say(Token(call.run_id, 1, "", thought="Hm."))
     await call.say(Token(call.run_id, 2, "Let me look."))
     await call.say(Token(call.run_id, 3, "", calls=CALLS[:1]))
-    await call.say(Finished(call.run_id, "stop", "", 7, 3, *([0.1] * 6), 0, 0, 0, calls=CALLS[1:]))
+    await call.say(Finished(call.run_id, "stop", "", 7, 3, *([0.1] * 6), 0, 0, 0, calls=CALLS[1:], reasoning_tokens=1))
     return call.request
 
 
@@ -58,6 +58,7 @@ async def test_openais_client_gets_calls_and_gives_their_results_back(served):
         '{"city": "Xi\'an"}',
     ]
     assert choice.message.model_extra["reasoning_content"] == "Hm."
+    assert said.usage.completion_tokens_details.reasoning_tokens == 1
     results = [{"role": "tool", "tool_call_id": call.id, "content": "Rain."} for call in choice.message.tool_calls]
     messages = [*ASK["messages"], choice.message.to_dict(), *results]
     request, _ = await answered(served, client.create(**ask | {"messages": messages, "tool_choice": "none"}))
@@ -167,6 +168,7 @@ async def test_a_response_has_calls_and_takes_their_results(served):
     choice = {"type": "function", "name": "weather"}
     request, said = await answered(served, responses.create(**ask, input="Hello", tool_choice=choice))
     assert request.tools == tuple(TOOLS) and request.tool_choice == "weather"
+    assert said.usage.output_tokens_details.reasoning_tokens == 1
     assert [item.type for item in said.output] == ["reasoning", "message", "function_call", "function_call"]
     playing = asyncio.create_task(play_calls(served))
     async with responses.stream(**ask, input="Hello") as stream:

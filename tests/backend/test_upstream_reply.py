@@ -191,6 +191,10 @@ def test_the_counts_are_the_servers_own_or_none():
     list(reply.feed(sse(delta("a", "stop"), USAGE | {"timings": {"prompt_ms": 500, "predicted_ms": 250.0}}, "[DONE]")))
     assert list(reply.close()) == [Ended("stop", 3, 2, None, 0.5, 0.25)]
     reply = Reply("r", "Other")
+    thought = {"usage": USAGE["usage"] | {"completion_tokens_details": {"reasoning_tokens": 1}}}
+    list(reply.feed(sse(delta("a", "stop"), thought, "[DONE]")))
+    assert list(reply.close()) == [Ended("stop", 3, 2, reasoning_tokens=1)]
+    reply = Reply("r", "Other")
     list(reply.feed(sse(delta("a", "stop"), "[DONE]")))
     assert list(reply.close()) == [Ended("stop")]
 

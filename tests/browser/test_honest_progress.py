@@ -75,6 +75,11 @@ def test_after_the_end_the_line_folds_and_tells_why_it_was_this_fast(person: Per
     expect(details.locator("[data-plot=seconds] rect")).not_to_have_count(0)
     expect(details.locator("[data-plot=experts] rect.reads")).not_to_have_count(0)
     expect(details).to_contain_text("waiting for the disk")
+    split = {"the disk": "0.1 s", "which experts": "50 ms", "computing": "1.2 s", "the rest": "50 ms"}
+    for what, time in split.items():
+        expect(details.locator(f"dt:has-text('{what}') + dd")).to_have_text(time)
+    expect(details.locator("dt:has-text('With 2 GB of memory') + dd")).to_have_text("about 0.24 s/token")
+    expect(details.locator("dt:has-text('With 8 GB of memory') + dd")).to_have_text("about 0.23 s/token")
     expect(details).to_contain_text("4 of 7 tokens")
     expect(details).to_contain_text("0.23 s/token instead of 0.25 s")  # 0.1 of 1.4 s went to the disk
     person.page.keyboard.press("Escape")

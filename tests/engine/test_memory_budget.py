@@ -34,14 +34,14 @@ async def least_budget(model: Path, data: Path) -> int:
     return int(found[1]) * MB
 
 
-async def peak_of_a_long_conversation(model: Path, data: Path, budget: int) -> tuple[int, int]:
+async def peak_of_a_long_conversation(model: Path, data: Path, budget: int, turns: int = 2) -> tuple[int, int]:
     """Bytes of memory the process had at most, and how many tokens it wrote and read."""
     client = EngineClient(str(model), data, memory_bytes=budget)
     await client.start()
     await client.wait_ready()
     assert client.pid is not None
     tokens = 0
-    for number in range(2):
+    for number in range(turns):
         async for event in client.generate(Generate(f"r{number}", LONG, Sampling(temperature=0.0, max_tokens=16))):
             assert not isinstance(event, RunFailed), event.message
             if isinstance(event, Finished):

@@ -231,6 +231,18 @@ def test_whatever_a_file_has_become_it_is_ignored_or_the_same(filled, changes, d
     path.unlink(missing_ok=True)
 
 
+def test_a_file_that_is_replaced_while_it_is_read_was_still_read(filled, monkeypatch):
+    model, folder, file, request = filled
+    compact = kv.compact
+
+    def replaced_meanwhile(state: kv.State) -> kv.State:
+        file.unlink(missing_ok=True)
+        return compact(state)
+
+    monkeypatch.setattr(kv, "compact", replaced_meanwhile)
+    assert known_of(model, folder, request) > 0
+
+
 def test_a_file_cut_short_or_under_another_name_is_ignored(filled):
     model, folder, file, request = filled
     raw = file.read_bytes()
