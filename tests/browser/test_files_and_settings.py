@@ -5,6 +5,7 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
+from tests.backend.test_transfer import chatgpt
 from tests.browser.person import Person
 from tests.browser.running_pagoda import RunningPagoda
 
@@ -36,6 +37,19 @@ def test_a_conversation_is_exported_deleted_and_imported_again(person: Person, p
         expect(person.banner).to_contain_text(words)
     person.go_to("A copy")
     expect(person.prompts.locator(".pg-bubble")).to_have_text(["Keep me safe"])
+
+
+def test_conversations_of_chatgpt_are_read_and_gone_on_with(person: Person, tmp_path: Path):
+    person.open()
+    file = tmp_path / "conversations.json"
+    file.write_text(json.dumps([chatgpt("of_a_page")]), "utf-8")
+    person.page.get_by_label("Import conversations").set_input_files(file)
+    expect(person.banner).to_contain_text("Imported: 1. Known already: 0.")
+    person.go_to("From elsewhere")
+    expect(person.prompts.locator(".pg-bubble")).to_have_text(["Hello", "Thanks"])
+    expect(person.page.locator(".pg-answer").first).to_have_text("Hi there")
+    person.say("And now here").wait_until("complete")
+    expect(person.prompts.locator(".pg-bubble")).to_have_text(["Hello", "Thanks", "And now here"])
 
 
 def test_a_file_of_something_else_is_refused_in_words(person: Person, tmp_path: Path):
