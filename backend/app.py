@@ -95,7 +95,7 @@ def build(settings: Settings, token: str | None = None) -> Pagoda:
     if model and (elsewhere := next((one for one in upstreams if one.name == name), None)):
         source = elsewhere.source(model)  # nothing runs here then
     else:
-        engine = EngineClient(settings.model, settings.data_dir, settings.memory_bytes)
+        engine = EngineClient(settings.model, settings.data_dir, settings.memory_bytes, settings.draft)
         source = EngineSource(settings.model, engine)
     pagoda = Pagoda(settings.data_dir, [source], engine, settings.host, token, page.install, upstreams, settings.model)
     if engine is not None:

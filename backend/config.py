@@ -17,7 +17,8 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 
 @dataclass(frozen=True)
 class Settings:
-    """`model` is "default", a folder, or a hub id; `memory_bytes` None means: as much as this machine can spare."""
+    """`model` is "default", a folder, or a hub id, and so is `draft`, a smaller one that guesses for it; `memory_bytes`
+    None means: as much as this machine can spare."""
 
     model: str = "default"
     memory_bytes: int | None = None
@@ -27,6 +28,7 @@ class Settings:
     open_browser: bool = True
     log_level: str = "warning"
     log_prompts: bool = False
+    draft: str | None = None
     upstreams: tuple[UpstreamSettings, ...] = ()
 
 

@@ -103,6 +103,7 @@ def _texts(value: Any) -> tuple[str, ...]:
 # The key in the file: the name of the option, and what its value may be.
 _OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "model": ("model", _text),
+    "draft": ("draft", _text),
     "memory": ("memory", lambda value: parse_memory(_text(value))),
     "data": ("data", lambda value: Path(_text(value)).expanduser()),
     "host": ("host", _text),

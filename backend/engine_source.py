@@ -6,7 +6,7 @@ from contextlib import aclosing
 from typing import cast
 
 from backend.abort import AbortSignal
-from backend.sources import ModelStatus, SourceEvent, SourceInterrupted
+from backend.sources import Messages, ModelStatus, SourceEvent, SourceInterrupted
 from backend.states import Reason
 from engine.client import EngineClient, EngineStatus
 from engine.errors import EngineDied, EngineError
@@ -45,6 +45,10 @@ class EngineSource:
 
     def restart(self) -> None:
         self._client.kill()
+
+    def warm(self, messages: Messages) -> None:
+        if self._client.model == self.name:  # looking at a conversation changes no model
+            self._client.warm(messages)
 
     async def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
         self._client.switch(self.name)

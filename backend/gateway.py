@@ -9,6 +9,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from backend import prompt
@@ -245,6 +246,14 @@ class Gateway(Library):
         if message.selected_attempt != attempt_id:
             self._journal.select_attempt(message_id, attempt_id)
             self._publish_message(self._find.reply(message_id))
+
+    def opened(self, conversation_id: str) -> None:
+        """A person looks at a conversation: its model gets ready for the next message. Raises NotFound."""
+        conversation = self._find.conversation(conversation_id)
+        if line := self._find.branches(conversation_id).on_screen():
+            attempts = self._journal.attempts(conversation_id)
+            with suppress(Invalid):  # its model is not served any more
+                self.source(conversation.model).warm(prompt.build(conversation.system, line, attempts, until=""))
 
     def answer(self, model: str | None, request: Generate, deliver: Callable[[Payload], bool]) -> Run:
         """A reply that belongs to an API request, not to a conversation: same queue, same source, no journal."""

@@ -29,6 +29,7 @@ class Meter:
         self._loaded: float | None = None
         self._first_token: float | None = None
         self._tokens = 0
+        self._from_text = False
         self._loading = False
         self._prompt_tokens: int | None = None
         self._progress: Progress | None = None
@@ -48,9 +49,9 @@ class Meter:
         self._turn = self.elapsed()
         self._heard = time.monotonic()
 
-    def asked(self, max_tokens: int | None) -> None:
-        """What the person set as the limit of the reply, if anything."""
-        self._limited = max_tokens is not None
+    def asked(self, max_tokens: int | None, from_text: bool = False) -> None:
+        """What the person set as the limit of the reply, if anything; and whether it goes on from text alone."""
+        self._limited, self._from_text = max_tokens is not None, from_text
 
     def see(self, event: SourceEvent) -> None:
         """Take note of the next event of the source."""
@@ -191,6 +192,8 @@ class Meter:
                 "larger": [[nbytes, round(rate, 4)] for nbytes, rate in end.larger] or None,
                 "tokens_per_s": 1 / end.tpot_s if end.tpot_s > 0 else None,
             }
+        if self._from_text:  # not from its tokens: the server was given the text as the beginning of its answer
+            known["continued_from"] = "text"
         if (upstream := self._ended) is not None:
             known |= {"prefill_s": upstream.prefill_s, "decode_s": upstream.decode_s}
         if (counters := self._finished or self._progress) is not None:

@@ -169,7 +169,8 @@ class Run:
 
     async def _consume(self) -> None:
         request = self._request()
-        self._meter.asked(request.sampling.max_tokens)
+        from_text = bool(request.prefix_text) and (self._source.elsewhere or not request.prefix_tokens)
+        self._meter.asked(request.sampling.max_tokens, from_text)
         prompts.info("%s %s reads: %s", self._id, self._source.name, request.messages)
         async with aclosing(self._source.run(request, self._abort.signal)) as events:
             async for event in events:

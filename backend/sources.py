@@ -51,6 +51,8 @@ class Forwarded(Generate):
     path: str = "chat/completions"
 
 
+Messages = tuple[dict[str, Any], ...]
+
 SourceEvent = Loading | Progress | Token | Finished | RunFailed | Delta | Reading | Ended
 
 
@@ -106,6 +108,10 @@ class Source(Protocol):
 
     def restart(self) -> None:
         """End what no longer answers, so that the next run can begin; its run breaks off."""
+        ...
+
+    def warm(self, messages: Messages) -> None:
+        """Somebody looks at the conversation with these messages: get ready for the next one, if that costs nobody."""
         ...
 
     def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:

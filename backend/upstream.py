@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 import httpx
 
 from backend.abort import AbortSignal
-from backend.sources import Ended, Forwarded, ModelStatus, SourceEvent, SourceInterrupted
+from backend.sources import Ended, Forwarded, Messages, ModelStatus, SourceEvent, SourceInterrupted
 from backend.states import Reason
 from backend.upstream_reply import Reply
 from backend.upstream_request import body_of, forwarded, without_refused
@@ -139,6 +139,9 @@ class UpstreamSource:
 
     def restart(self) -> None:
         pass  # an abort closes the connection, whatever the other side does
+
+    def warm(self, messages: Messages) -> None:
+        pass  # what it keeps is its own affair
 
     async def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
         """Reading happens in a task of its own, so that an abort ends it wherever it is."""

@@ -8,6 +8,7 @@ from engine.events import Generate
 _SAME = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens")
 # llama.cpp knows the repetition penalty by a name of its own.
 _REPETITION = {"llamacpp": "repeat_penalty"}
+_GO_ON = {"vllm": {"continue_final_message": True, "add_generation_prompt": False}}
 _THOUGHT = re.compile(r"\A\s*<think>.*?(</think>\s*|\Z)", re.DOTALL)
 
 
@@ -17,6 +18,8 @@ def body_of(request: Generate, owner: str) -> dict[str, Any]:
     body: dict[str, Any] = {"messages": [_without_thought(message) for message in request.messages]}
     if begun := _THOUGHT.sub("", request.prefix_text):
         body["messages"].append({"role": "assistant", "content": begun})
+        # Others go on with a last message of the assistant by themselves, or refuse it.
+        body |= _GO_ON.get(owner, {})
     body |= {name: value for name in _SAME if (value := getattr(sampling, name)) is not None}
     if sampling.repetition_penalty is not None:
         body[_REPETITION.get(owner, "repetition_penalty")] = sampling.repetition_penalty

@@ -7,18 +7,22 @@ that nobody who writes waits for long.
 import logging
 import threading
 from collections import deque
+from contextlib import suppress
 from time import perf_counter
+from typing import Any
 
 from mlx_lm.models.cache import make_prompt_cache
 
 from engine import kv, memory
 from engine.decode import PREFILL_CHUNK, Emit, Run
-from engine.errors import Aborted
+from engine.errors import Aborted, EngineError
 from engine.events import REPLIES_AT_ONCE, Generate
 from engine.loader import PagedModel
 from engine.prefix import Prefixes
 from engine.prefix_files import PrefixFiles
+from engine.prompt import prompt_tokens
 from engine.slot_plan import WORKING_BYTES
+from engine.speculation import Drafter
 
 log = logging.getLogger("pagoda.engine")
 
@@ -33,12 +37,20 @@ GROWTH_TOKENS = 256
 class Batch:
     """`room` is how many bytes states may take that no reply is working on. Call `step` as long as it is `busy`."""
 
-    def __init__(self, model: PagedModel, room: int, files: PrefixFiles | None = None, guesses: bool = True):
-        """`guesses`: try tokens that have come before, where that pays."""
+    def __init__(
+        self,
+        model: PagedModel,
+        room: int,
+        files: PrefixFiles | None = None,
+        guesses: bool = True,
+        draft: Drafter | None = None,
+    ):
+        """`guesses`: try tokens that have come before, or that `draft` says, where that pays."""
+        self._draft = draft
         self.model, self.room = model, room
         # Measured: with all experts in memory each guessed token costs what a token costs, so nothing can be gained.
         self._guesses = guesses and model.sizes.slot_bytes < model.sizes.expert_bytes
-        self.prefixes = Prefixes(lambda: make_prompt_cache(model), lambda: self.room, files)
+        self.prefixes = Prefixes(lambda: make_prompt_cache(model), lambda: self.room, files, model.liked)
         self.waiting: deque[Run] = deque()
         self.reading: deque[Run] = deque()
         self.writing: list[Run] = []
@@ -53,7 +65,7 @@ class Batch:
 
     def add(self, request: Generate, emit: Emit, abort: threading.Event | None = None) -> None:
         """Take in a reply; all about it goes to `emit`, from Progress to Finished or RunFailed."""
-        run = Run(self.model, self.prefixes, request, emit, abort or threading.Event())
+        run = Run(self.model, self.prefixes, request, emit, abort or threading.Event(), self._draft)
         try:
             run.begin()
         except Exception as error:
@@ -61,6 +73,12 @@ class Batch:
         else:
             if not run.ended:
                 self.waiting.append(run)
+
+    def warm(self, messages: tuple[dict[str, Any], ...]) -> None:
+        """A person looks at this conversation: have its state and its experts ready, if nobody asks for anything."""
+        if not self.busy:
+            with suppress(EngineError):  # a prompt that the model can't take is said when somebody sends it
+                self.model.warm(self.prefixes.warm(prompt_tokens(self.model, Generate("", messages))))
 
     def step(self) -> None:
         """One slice of a prompt, then one token for everybody who writes."""
@@ -195,11 +213,11 @@ class Batch:
         if not runs:
             return
         undos = [kv.undo(run.state, before_prompt=False) for run in runs]
+        started = perf_counter()
         # Guesses cost those who write beside them, so they are for whoever writes alone.
         guessed = runs[0].guess() if len(runs) == 1 and self._guesses else []
         tokens = [*(run.tokens[-1] for run in runs), *guessed]
         states = [run.state for run in runs] + [runs[0].state] * len(guessed)
-        started = perf_counter()
         for run in runs:
             run.fed_last(len(runs))
         self.model.watch.begin(lambda layer: self._at_layer(runs, layer), _AllStopped(runs))

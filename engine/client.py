@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from engine import events
 from engine.errors import EngineDied, ModelNotLoaded
@@ -42,8 +42,8 @@ class EngineStatus:
 class EngineClient:
     """One model in one child process. `start` it, then `generate`; `close` it in the end."""
 
-    def __init__(self, model: str, data_dir: Path, memory_bytes: int | None = None):
-        self.model, self.data_dir, self.memory_bytes = model, data_dir, memory_bytes
+    def __init__(self, model: str, data_dir: Path, memory_bytes: int | None = None, draft: str | None = None):
+        self.model, self.data_dir, self.memory_bytes, self._draft = model, data_dir, memory_bytes, draft
         self.status = EngineStatus("loading")
         self._child: asyncio.subprocess.Process | None = None
         self._watchers: list[Callable[[EngineStatus], None]] = []
@@ -153,6 +153,11 @@ class EngineClient:
                 self.abort(request.run_id)
             self._runs.pop(request.run_id, None)
 
+    def warm(self, messages: tuple[dict[str, Any], ...]) -> None:
+        """Somebody looks at this conversation: what is known of it is made ready. Harmless where nothing is loaded."""
+        if self.status.state == "ready":
+            self._send(events.Warm(messages))
+
     def abort(self, run_id: str) -> None:
         """Stop a run inside its current layer; it ends with Finished(reason="aborted")."""
         if run_id in self._runs:
@@ -234,7 +239,7 @@ class EngineClient:
 
     def _load(self) -> None:
         self._asked += 1
-        self._send(events.Load(self.model, str(self.data_dir), self.memory_bytes))
+        self._send(events.Load(self.model, str(self.data_dir), self.memory_bytes, self._draft))
 
     async def _spawn(self) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
         read_fd, write_fd = os.pipe()

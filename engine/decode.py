@@ -22,7 +22,7 @@ from engine.prefix import Prefixes
 from engine.prompt import boundaries, prompt_tokens
 from engine.share import Share
 from engine.soundness import check_logits
-from engine.speculation import Speculation
+from engine.speculation import Drafter, Speculation
 from engine.speech import Said, Speech
 from engine.template import ends_in_thought
 from engine.text import TextStream, reply_tokens
@@ -33,6 +33,8 @@ PROGRESS_EVERY_S = 0.1
 # What a slow reply has computed is on disk after so long at the latest, as long as writing it takes a small part of
 # that.
 WRITE_EVERY_S = 10.0
+# A prompt that took so long to read is on disk as soon as it is read.
+LONG_READ_S = 1.0
 WRITING_SHARE = 20
 
 Emit = Callable[[Event], None]
@@ -52,7 +54,15 @@ def prefill(model: PagedModel, prompt: list[int], cache: list) -> Iterator[int]:
 class Run:
     """The state of one reply while it is made. `tokens` are prompt and reply; `state` holds the first `fed` of them."""
 
-    def __init__(self, model: PagedModel, prefixes: Prefixes, request: Generate, emit: Emit, abort: threading.Event):
+    def __init__(
+        self,
+        model: PagedModel,
+        prefixes: Prefixes,
+        request: Generate,
+        emit: Emit,
+        abort: threading.Event,
+        draft: Drafter | None = None,
+    ):
         self.model, self.prefixes, self.request, self.emit, self.abort = model, prefixes, request, emit, abort
         self.share = Share(model.stats())
         self.tokens: list[int] = []
@@ -62,7 +72,7 @@ class Run:
         self._prompt = self._cached = self._limit = self._thoughts = 0
         self._context_bound = False
         self._boundaries: list[int] = []
-        self.speculation = Speculation(request.earlier)
+        self.speculation = Speculation(request.earlier, draft)
         self._stage = "prefill"
         self._times: list[float] = []
         self._prefill_s = self._reported = self._disk_before_first = 0.0
@@ -130,7 +140,8 @@ class Run:
         self._prefill_s += perf_counter() - started
         if not self.unread or self.fed in self._boundaries:
             self.prefixes.keep(self.tokens[: self.fed], self.state)
-        if self.fed in self._boundaries:
+        long_read = not self.unread and perf_counter() - self._written_at > LONG_READ_S
+        if self.fed in self._boundaries or long_read:
             self._write()
         self._write_if_late()
         self.report(0, force=not self.unread)

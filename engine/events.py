@@ -34,11 +34,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Load:
-    """Load a model. `model` is "default", a folder, or a hub id; `memory_bytes` None means "auto"."""
+    """Load a model. `model` is "default", a folder, or a hub id; `memory_bytes` None means "auto". `draft` is a smaller
+    one, a folder or a hub id, that guesses what it will say."""
 
     model: str
     data_dir: str
     memory_bytes: int | None = None
+    draft: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,13 @@ class Generate:
 
 
 @dataclass(frozen=True)
+class Warm:
+    """A person looks at a conversation: make ready what is known of these messages, while nobody asks for anything."""
+
+    messages: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
 class Abort:
     """Stop a run inside the current layer."""
 
@@ -104,7 +113,8 @@ class Loading:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The model is ready. Sizes in bytes; `paged` is False when everything fits or nothing is an expert."""
+    """The model is ready. Sizes in bytes; `paged` is False when everything fits or nothing is an expert. `draft` is the
+    model that guesses for it, if one does."""
 
     name: str
     path: str
@@ -118,6 +128,7 @@ class Loaded:
     budget_bytes: int
     context_tokens: int
     paged: bool
+    draft: str | None = None
 
 
 @dataclass(frozen=True)
@@ -211,13 +222,13 @@ class RunFailed:
     param: str | None = None
 
 
-Command = Load | Generate | Abort | Shutdown
+Command = Load | Generate | Warm | Abort | Shutdown
 Event = Loading | Loaded | LoadFailed | Progress | Token | Finished | RunFailed
 
 _TYPES: dict[str, type] = {
     cls.__name__: cls
     for cls in (
-        Load, Generate, Abort, Shutdown, Loading, Loaded, LoadFailed, Progress, Token, Finished, RunFailed,
+        Load, Generate, Warm, Abort, Shutdown, Loading, Loaded, LoadFailed, Progress, Token, Finished, RunFailed,
     )
 }  # fmt: skip
 

@@ -25,6 +25,8 @@ WEIGHT_PASSES = 16
 _AT_ONCE = 4
 _WAIT_S = 0.02  # so much later a command may be heard that comes meanwhile
 _MOST_BYTES = 64 << 20
+# Of what a conversation liked, no more is told.
+_MOST_LIKED = 4096
 
 
 def load(file: Path, stores: Sequence[SlotStore]) -> list[np.ndarray] | None:
@@ -77,12 +79,17 @@ class Warmth:
         self._kept = load(file, stores)
         self._saved_at = 0.0
         self._waiting = deque(self._order())
+        self._wanted: deque[tuple[SlotStore, int, int]] = deque()
         for store, heat in zip(self._stores, self._kept or [], strict=False):
             store.expect(heat, WEIGHT_PASSES)
 
     def step(self) -> bool:
         """Do a little of what there is to do while the engine is idle; whether there is more to do soon."""
         coming = sum(store.settle(_WAIT_S) for store in self._stores)
+        while self._wanted and coming < _AT_ONCE:
+            store, place, expert = self._wanted.popleft()
+            store.warm(place, expert, instead=True)
+            coming = sum(store.settle() for store in self._stores)
         while self._waiting and coming < _AT_ONCE:
             store, place, expert = self._waiting[0]
             if not store.warm(place, expert):
@@ -90,9 +97,39 @@ class Warmth:
                 break
             self._waiting.popleft()
             coming = sum(store.settle() for store in self._stores)
-        if not coming and not self._waiting:
+        if not coming and not self._waiting and not self._wanted:
             self._remember()
-        return bool(coming or self._waiting)
+        return bool(coming or self._waiting or self._wanted)
+
+    def liked(self) -> list[int]:
+        """The experts that were used most of late, the likeliest first, as many as fit in memory: by their number among
+        all of all stores."""
+        found, first = [], 0
+        for store in self._stores:
+            heat = store.heat().reshape(-1)
+            if not store.fits_all:
+                best = np.argsort(-heat, kind="stable")[: store.slots]
+                found += [(float(heat[one]), first + one) for one in best.tolist() if heat[one] > 0]
+            first += heat.size
+        return [number for _, number in sorted(found, key=lambda each: -each[0])[:_MOST_LIKED]]
+
+    def want(self, liked: Sequence[int]) -> None:
+        """Read these first. They are taken for liked again, so that they stay until other choices say otherwise."""
+        self._wanted.clear()
+        first = 0
+        for store in self._stores:
+            modules, experts = store.heat().shape
+            heat = np.zeros((modules, experts))
+            mine = [one - first for one in liked if isinstance(one, int) and first <= one < first + heat.size]
+            mine = mine[: store.slots]
+            first += heat.size
+            if not mine or store.fits_all:
+                continue
+            heat.flat[mine] = 1.0
+            store.expect(heat, WEIGHT_PASSES)
+            known = set(store.each_expert())
+            where = [divmod(one, experts) for one in mine]
+            self._wanted.extend((store, *one) for one in where if one in known)
 
     def _order(self) -> list[tuple[SlotStore, int, int]]:
         """What to read, the likeliest first; where all fit and nothing is known, all."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from mlx.utils import tree_flatten, tree_map
 from mlx_lm.models.cache import ArraysCache, CacheList, ChunkedKVCache, KVCache, RotatingKVCache
 
@@ -57,9 +58,51 @@ def _same(value: Any) -> Any:
 
 
 def can_store(state: State) -> bool:
-    """Whether mlx-lm can read back what it writes of the state: it knows its own kinds of caches alone."""
-    inner = [c for one in state for c in (one.caches if isinstance(one, CacheList) else (one,))]
+    """Whether the state can be written and read back: see `stored`."""
+    return all(_is_mlx_lms(c) or _attributes(c) is not None for c in state)
+
+
+def stored(state: State) -> State:
+    """The state in kinds of caches that mlx-lm can read back: it knows its own alone. A cache that a model has of its
+    own kind becomes the arrays and numbers that are its attributes, by their names' order."""
+    return [c if _is_mlx_lms(c) else _as_arrays(c) for c in state]
+
+
+def restored(state: Any, like: State) -> State:
+    """What was `stored`, as caches of the kinds in `like`, an empty state of the same model. Raises ValueError."""
+    if not isinstance(state, list) or len(state) != len(like):
+        raise ValueError("it is of other layers")
+    return [c if _is_mlx_lms(empty) else _from_arrays(c, empty) for c, empty in zip(state, like, strict=True)]
+
+
+def _is_mlx_lms(cache: Any) -> bool:
+    inner = cache.caches if isinstance(cache, CacheList) else (cache,)
     return all(type(c).__module__ == KVCache.__module__ for c in inner)
+
+
+def _attributes(cache: Any) -> dict[str, Any] | None:
+    """All that a cache consists of, where it is nothing but arrays, numbers and None."""
+    found = dict(sorted(vars(cache).items())) if hasattr(cache, "__dict__") else {}
+    plain = all(value is None or isinstance(value, mx.array | int) for value in found.values())
+    return found if found and plain else None
+
+
+def _as_arrays(cache: Any) -> ArraysCache:
+    values = list((_attributes(cache) or {}).values())
+    arrays = ArraysCache(len(values))
+    for number, value in enumerate(values):
+        arrays[number] = mx.array(value) if isinstance(value, int) else value
+    return arrays
+
+
+def _from_arrays(arrays: Any, empty: Any) -> Any:
+    names = _attributes(empty)
+    if type(arrays) is not ArraysCache or names is None or len(arrays.cache) != len(names):
+        raise ValueError("it is of other layers")
+    mine = copy.deepcopy(empty)
+    for (name, value), array in zip(names.items(), arrays.cache, strict=True):
+        setattr(mine, name, int(np.array(array)) if isinstance(value, int) else array)
+    return mine
 
 
 def cut(state: State, tokens: int) -> None:
@@ -79,7 +122,9 @@ def _compact(cache: Any) -> Any:
     if type(cache) is KVCache and cache.keys is not None and cache.values is not None:
         keys, values = (mx.contiguous(part[..., : cache.offset, :]) for part in (cache.keys, cache.values))
         return KVCache.from_state((keys, values, cache.offset))
-    return type(cache).from_state(tree_map(_same, cache.state))
+    return (
+        type(cache).from_state(tree_map(_same, cache.state)) if hasattr(cache, "from_state") else copy.deepcopy(cache)
+    )
 
 
 def arrays_of(state: State) -> list[mx.array]:

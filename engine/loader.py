@@ -7,7 +7,7 @@ module of experts is then replaced before anything is evaluated.
 import importlib.metadata
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,6 +145,15 @@ class PagedModel(nn.Module):
     def idle(self) -> bool:
         """Nobody asks for anything: read a few experts that will be wanted; whether there is more to do soon."""
         return self._warmth is not None and self._warmth.step()
+
+    def liked(self) -> list[int]:
+        """The experts that were used most of late, as many as there are slots: numbers of this model alone."""
+        return self._warmth.liked() if self._warmth is not None else []
+
+    def warm(self, liked: Sequence[int]) -> None:
+        """Have `idle` read these experts first, the likeliest in front; others make room for them."""
+        if self._warmth is not None:
+            self._warmth.want(liked)
 
     def tokens_at_once(self, most: int) -> int:
         """How large a chunk of a prompt, `most` at best, fits in memory as it is now."""

@@ -7,6 +7,7 @@ numbers become slot numbers. So every architecture computes what mlx-lm computes
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -35,6 +36,15 @@ class Ahead(Protocol):
     def passes(self, single: bool) -> None: ...
 
     def guess(self, x: mx.array) -> None: ...
+
+
+@dataclass
+class _Half:
+    """A token's experts in the `order` in which they are computed; the first `here` of them are, in `out`."""
+
+    order: np.ndarray
+    here: int
+    out: Any
 
 
 class PagedExperts(nn.Module):
@@ -111,21 +121,13 @@ class PagedExperts(nn.Module):
         experts = np.unique(chosen)
         if len(experts) > self.store.slots:
             return [self._whole(x, one) for (x, _), one in zip(parts, wanted, strict=True)]
-        there = self.store.slots_of(self.place, experts) >= 0
-        fetch = self.store.fetch(self.place, experts[~there], keep=experts)
-        self.store.hit(int(there.sum()))
-        late = [bool(np.isin(one, fetch.missing).any()) for one in wanted]
-        outs: list[Any] = [None] * len(parts)
-
-        def compute(whether: bool) -> None:
-            for index in np.flatnonzero(np.array(late) == whether).tolist():
-                outs[index] = self._kernel(parts[index][0], self._slots(wanted[index]))
-            mx.async_eval([out for out in outs if isinstance(out, mx.array)])
-
+        late = [self.store.slots_of(self.place, one).reshape(-1) < 0 for one in wanted]
+        fetch = self.store.fetch(self.place, np.unique(chosen.reshape(-1)[np.concatenate(late)]), keep=experts)
+        self.store.hit(len(experts) - len(fetch.missing))
         try:
-            compute(False)  # those whose experts are all in memory, while the others' are read
+            halves = [self._begun(x, one, when) for (x, _), one, when in zip(parts, wanted, late, strict=True)]
             fetch.wait(self._watch.check)
-            compute(True)
+            outs = [self._ended(x, one, half) for (x, _), one, half in zip(parts, wanted, halves, strict=True)]
             mx.eval([out for out in outs if isinstance(out, mx.array)])
         except BaseException:
             self.store.abandon(self.place, fetch)
@@ -153,21 +155,31 @@ class PagedExperts(nn.Module):
         fetch = self.store.fetch(self.place, np.unique(wanted.reshape(-1)[late]), keep=experts)
         self.store.hit(len(experts) - len(fetch.missing))
         try:
-            order = np.argsort(late, kind="stable")
-            here = len(late) - int(late.sum())
-            slots = self._slots(wanted)[..., order]
-            parts = []
-            if here:
-                parts.append(self._kernel(x, slots[..., :here]))
-                if isinstance(parts[0], mx.array):
-                    mx.async_eval(parts[0])
+            half = self._begun(x, wanted, late)
             self._look_ahead(x, wanted)
             fetch.wait(self._watch.check)
-            parts.append(self._kernel(x, slots[..., here:]))
-            return _done(joined(parts, -2, inverse(order)))
+            return _done(self._ended(x, wanted, half))
         except BaseException:
             self.store.abandon(self.place, fetch)
             raise
+
+    def _begun(self, x: mx.array, wanted: np.ndarray, late: np.ndarray) -> "_Half":
+        """The products of a token with those of its experts that are in memory, while the `late` ones are read."""
+        order = np.argsort(late, kind="stable")
+        here = len(late) - int(late.sum())
+        if not here:
+            return _Half(order, 0, None)
+        out = self._kernel(x, self._slots(wanted)[..., order[:here]])
+        if isinstance(out, mx.array):
+            mx.async_eval(out)
+        return _Half(order, here, out)
+
+    def _ended(self, x: mx.array, wanted: np.ndarray, half: "_Half") -> mx.array:
+        """The rest of them, and all in their order."""
+        if half.here == len(half.order):
+            return half.out  # all were there, in their order
+        rest = self._kernel(x, self._slots(wanted)[..., half.order[half.here :]])
+        return joined([rest] if half.out is None else [half.out, rest], -2, inverse(half.order))
 
     def _look_ahead(self, x: mx.array, wanted: np.ndarray) -> None:
         """What is fetched for this layer was asked for; other guesses about it were wrong, and the next one is due."""

@@ -27,13 +27,20 @@ class Kept:
     nbytes: int
     cuttable: bool
     used: float
+    liked: Sequence[int] = ()  # the experts that were used most when it was made, as PagedModel.liked tells them
 
 
 class Prefixes:
     """`room()` says how many bytes of memory all states together may take now; `empty()` makes a state of nothing."""
 
-    def __init__(self, empty: Callable[[], kv.State], room: Callable[[], int], files: PrefixFiles | None = None):
-        self._empty, self._room, self._files = empty, room, files
+    def __init__(
+        self,
+        empty: Callable[[], kv.State],
+        room: Callable[[], int],
+        files: PrefixFiles | None = None,
+        liked: Callable[[], Sequence[int]] = tuple,
+    ):
+        self._empty, self._room, self._files, self._liked = empty, room, files, liked
         self._kept: list[Kept] = []
 
     @property
@@ -44,6 +51,18 @@ class Prefixes:
     def start(self, prompt: Sequence[int]) -> tuple[kv.State, int]:
         """A state to go on from, and how many of the prompt's tokens it holds: never the last one, whose logits are
         wanted."""
+        best, held = self._best(prompt)
+        if best is None:
+            return self._empty(), 0
+        best.used = monotonic()
+        return kv.copied(best.state, len(best.tokens), len(best.tokens) - held), held
+
+    def warm(self, prompt: Sequence[int]) -> Sequence[int]:
+        """Have in memory what this prompt would start from; the experts that were liked when that was made."""
+        best, _ = self._best(prompt)
+        return best.liked if best else ()
+
+    def _best(self, prompt: Sequence[int]) -> tuple[Kept | None, int]:
         wanted = np.array(prompt[:-1], np.int32)
         best, held = None, 0
         for kept in self._kept:
@@ -52,18 +71,16 @@ class Prefixes:
         for filed in self._files.filed() if self._files else ():
             tokens = usable(filed, wanted)
             if tokens >= held + WORTH_A_FILE and self._files and (state := self._files.load(filed, self._empty())):
-                best, held = self.keep(filed.tokens, state), tokens
-        if best is None:
-            return self._empty(), 0
-        best.used = monotonic()
-        return kv.copied(best.state, len(best.tokens), len(best.tokens) - held), held
+                best, held = self.keep(filed.tokens, state, filed.liked), tokens
+        return best, held
 
-    def keep(self, tokens: Sequence[int] | np.ndarray, state: kv.State) -> Kept:
+    def keep(self, tokens: Sequence[int] | np.ndarray, state: kv.State, liked: Sequence[int] | None = None) -> Kept:
         """Keep a copy of the state of these tokens in memory, as long as there is room and others are older."""
         mine = kv.copied(state, len(tokens))
         mx.eval(kv.arrays_of(mine))
         # The copy holds on to the original's memory, with the room that had to grow.
         new = Kept(np.array(tokens, np.int32), mine, kv.nbytes(state), kv.can_cut(mine), monotonic())
+        new.liked = self._liked() if liked is None else liked
         self._kept = [kept for kept in self._kept if not replaces(new, kept)] + [new]
         self.shrink()
         return new
@@ -71,7 +88,7 @@ class Prefixes:
     def write(self, tokens: Sequence[int], state: kv.State) -> None:
         """Have the state written to disk soon."""
         if self._files and len(tokens) >= WORTH_A_FILE:
-            self._files.write(tokens, state)
+            self._files.write(tokens, state, self._liked())
 
     @property
     def write_s(self) -> float:

@@ -43,6 +43,7 @@ class Filed:
     nbytes: int
     used: float
     cuttable: bool
+    liked: Sequence[int]
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Waiting:
     tokens: np.ndarray
     state: kv.State
     cuttable: bool
+    liked: Sequence[int]
 
 
 class PrefixFiles:
@@ -87,7 +89,8 @@ class PrefixFiles:
             if _digest(filed.path) != filed.path.stem[-_DIGEST_CHARS:]:
                 raise ValueError("its content is not what was written")
             state = load_prompt_cache(str(filed.path))
-            if not isinstance(state, list) or not kv.same_kind(state, like):
+            state = kv.restored(state, like)
+            if not kv.same_kind(state, like):
                 raise ValueError("it is of other layers")
             state = kv.compact(state)
         except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
@@ -99,11 +102,12 @@ class PrefixFiles:
             os.utime(filed.path)
         return state
 
-    def write(self, tokens: Sequence[int], state: kv.State) -> None:
-        """Have a state written down soon; it takes the place of those that it goes on from, where it can be cut."""
+    def write(self, tokens: Sequence[int], state: kv.State, liked: Sequence[int] = ()) -> None:
+        """Have a state written down soon, and which experts it likes; it takes the place of those that it goes on
+        from, where it can be cut."""
         if not kv.can_store(state):
             return
-        new = Waiting(np.array(tokens, np.int32), kv.compact(state), kv.can_cut(state))
+        new = Waiting(np.array(tokens, np.int32), kv.compact(state), kv.can_cut(state), liked)
         with self._lock:  # on a slow disk the older ones would pile up in memory, only to be replaced
             self._waiting = [old for old in self._waiting if not replaces(new, old)] + [new]
         self._calls.put(True)
@@ -126,7 +130,9 @@ class PrefixFiles:
                 log.warning("%s is ignored: %s", path, error)
                 path.unlink(missing_ok=True)
                 continue
-            self._filed.append(Filed(tokens, path, known.st_size, known.st_mtime, about["cuttable"] is True))
+            cuttable, liked = about["cuttable"] is True, about.get("liked")
+            liked = liked if isinstance(liked, list) else ()
+            self._filed.append(Filed(tokens, path, known.st_size, known.st_mtime, cuttable, liked))
 
     def _write_all(self) -> None:
         while self._calls.get():
@@ -136,7 +142,7 @@ class PrefixFiles:
                 continue
             started = time.perf_counter()
             try:
-                self._write(job.tokens, job.state)
+                self._write(job)
             except (OSError, RuntimeError) as error:
                 # Not worth more than a line: the conversation is whole without it.
                 log.log(logging.DEBUG if self._told else logging.WARNING, "a state could not be written: %s", error)
@@ -144,7 +150,8 @@ class PrefixFiles:
             self._last_s = time.perf_counter() - started
             del job  # not kept until the next one comes
 
-    def _write(self, tokens: np.ndarray, state: kv.State) -> None:
+    def _write(self, job: Waiting) -> None:
+        tokens, state = job.tokens, job.state
         for folder in (self._all, self._folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         size, cuttable = kv.nbytes(state), kv.can_cut(state)
@@ -154,14 +161,14 @@ class PrefixFiles:
         aside.unlink(missing_ok=True)
         try:
             os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            about = json.dumps({"tokens": tokens.tolist(), "cuttable": cuttable})
-            save_prompt_cache(str(aside), state, {"about": about})
+            about = json.dumps({"tokens": tokens.tolist(), "cuttable": cuttable, "liked": list(job.liked)})
+            save_prompt_cache(str(aside), kv.stored(state), {"about": about})
             key = hashlib.blake2b(tokens.tobytes(), digest_size=8).hexdigest()
             path = self._folder / f"{key}-{_digest(aside)}.safetensors"
             aside.rename(path)
         finally:
             aside.unlink(missing_ok=True)
-        new = Filed(tokens, path, path.stat().st_size, time.time(), cuttable)
+        new = Filed(tokens, path, path.stat().st_size, time.time(), cuttable, job.liked)
         with self._lock:
             older = [f for f in self._filed if f.path != path and replaces(new, f)]
             self._filed = [f for f in self._filed if f.path != path] + [new]

@@ -241,11 +241,15 @@ class SlotStore:
             fetch = Fetch(np.array([key[1]]), np.array([guess.slot]), self._counters, [guess.reading])
             self._late.append((fetch, self._unstage))
 
-    def warm(self, place: int, expert: int) -> bool:
-        """Read an expert that nobody asked for yet into a slot that is free anyway; whether there was one."""
+    def warm(self, place: int, expert: int, instead: bool = False) -> bool:
+        """Read an expert that nobody asked for yet into a slot that is free anyway, or else, `instead`, of the one that
+        is least likely to be used; whether there was one. No kernel may be in flight."""
         if (place, expert) in self._coming or self.slots_of(place, np.array([expert]))[0] >= 0:
             return True
         free = self._residency.take_free(1, leaving=0 if self.fits_all else self.least)
+        if not free and instead:
+            with suppress(EngineError):
+                free = self._residency.room(1, place, np.array([expert])).tolist()
         if free:
             self._coming[place, expert] = self._bring(place, expert, free[0], staged=False)
         return bool(free)

@@ -8,6 +8,7 @@ have been drawn. So tokens never change; only time may be lost, and that is boun
 from collections import deque
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
+from typing import Protocol
 
 # What came after as many tokens before is likely to come again: three tell a phrase from a coincidence.
 SEEN = 3
@@ -28,11 +29,20 @@ RISK = 0.25
 _NOTHING = -1  # stands between texts; no token
 
 
+class Drafter(Protocol):
+    """A model that guesses: see engine/draft.py."""
+
+    def seconds(self, tokens: Sequence[int], count: int) -> float: ...
+
+    def guess(self, tokens: Sequence[int], count: int) -> list[int]: ...
+
+
 class Speculation:
     """The guesses for one reply, and whether they pay."""
 
-    def __init__(self, earlier: Iterable[Sequence[int]] = ()):
-        """`earlier` are the tokens of other versions of the same reply."""
+    def __init__(self, earlier: Iterable[Sequence[int]] = (), draft: Drafter | None = None):
+        """`earlier` are the tokens of other versions of the same reply; `draft` is asked where they say nothing."""
+        self._draft = draft
         self._known: list[int] = []
         self._after: dict[tuple[int, ...], int] = {}
         for version in earlier:
@@ -45,6 +55,9 @@ class Speculation:
         """What may follow all these tokens; nothing where nobody knows, or where guesses have not paid."""
         self._learn(tokens[len(self._known) - self._own :])
         at = self._after.get(tuple(tokens[-SEEN:]))
+        if at is None and self._draft is not None:
+            extra = self._draft.seconds(tokens, self._length)
+            return self._draft.guess(tokens, self._length) if self._pays.may_try(self._length, extra) else []
         if at is None or not self._pays.may_try(self._length):
             return []
         following = self._known[at : at + self._length]
@@ -74,11 +87,11 @@ class Pays:
         self._spent = self._cost = 0.0
         self._right = False
 
-    def may_try(self, length: int) -> bool:
-        """Whether a guess of so many tokens may be tried now."""
+    def may_try(self, length: int, extra_s: float = 0.0) -> bool:
+        """Whether a guess of so many tokens may be tried now; making it takes `extra_s`."""
         if len(self._without) < MEASURE or self._since >= AGAIN:
             return False
-        risk = length * self._token_s * (RISK if self._right else 1)
+        risk = length * self._token_s * (RISK if self._right else 1) + extra_s
         return self._cost + risk <= MAY_COST * self._spent
 
     def passed(self, guessed: int, tokens: int, seconds: float) -> None:

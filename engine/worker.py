@@ -26,6 +26,7 @@ from engine.events import (
     Loading,
     RunFailed,
     Shutdown,
+    Warm,
     decode_command,
     encode,
 )
@@ -89,6 +90,9 @@ class Worker:
                 self._load(command)
             elif isinstance(command, Generate):
                 self._generate(command)
+            elif isinstance(command, Warm):
+                if self._batch is not None:
+                    self._batch.warm(command.messages)
             elif self._batch is not None:
                 self._batch.step()
 
@@ -125,9 +129,12 @@ class Worker:
         from engine import loader, machine
         from engine.batch import Batch, room_for_states
         from engine.compiling import compile_ahead
+        from engine.draft import load_draft, speaks_like
         from engine.prefix_files import PrefixFiles, fingerprint
 
         self._unload()
+        # First, so that its memory is counted when the model's budget is divided.
+        draft = load_draft(loader.resolve(command.draft)) if command.draft else None
         name = command.model
         if command.model == "default":
             from engine.default_model import ensure_default_model, model_folder
@@ -147,7 +154,11 @@ class Worker:
         heat = data / "heat" / f"{name_of_files}.npz"
         self._model = model = loader.load(path, memory_bytes=budget, on_progress=self._loading, heat_file=heat)
         files = PrefixFiles(data / "prefixes", name_of_files)
-        self._batch = Batch(model, room_for_states(model), files)
+        if draft is not None and not speaks_like(draft, model):
+            log.warning("%s does not guess for %s: it has other tokens", draft.name, name)
+            draft.close()
+            draft = None
+        self._batch = Batch(model, room_for_states(model), files, draft=draft)
         sizes = model.sizes
         return Loaded(
             name=name,
@@ -162,6 +173,7 @@ class Worker:
             budget_bytes=sizes.budget_bytes,
             context_tokens=sizes.context_tokens,
             paged=sizes.slot_bytes < sizes.expert_bytes,
+            draft=draft.name if draft is not None else None,
         )
 
     def _unload(self) -> None:

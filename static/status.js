@@ -93,6 +93,7 @@ export function describeTimings(timings) {
     const speed = 1 / timings.tpot_s;
     parts.push(t("timing.speed", { speed: number(speed, speed < 1 ? 2 : speed < 20 ? 1 : 0) }));
   }
+  if (timings.continued_from === "text") parts.push(t("timing.from_text"));
   return [...parts, ...work(timings)];
 }
 

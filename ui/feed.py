@@ -5,6 +5,7 @@ Only the conversation on screen is streamed to the tab. Of every other one it he
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any
 
 from backend.chunks import Chunk
@@ -73,6 +74,8 @@ class Feed:
         self._messages.clear()
         if conversation_id is not None:
             self._show()
+            with suppress(NotFound):
+                self._gateway.opened(conversation_id)
 
     def _show(self) -> None:
         assert self._on_screen is not None

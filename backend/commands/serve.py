@@ -25,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     default = Settings()
     add_model_options(parser)
     parser.add_argument(
+        "--draft",
+        metavar="PATH|HF_ID",
+        help="a smaller model with the same tokens, held in memory: it guesses what a paged model will say",
+    )
+    parser.add_argument(
         "--host",
         default=default.host,
         help=f"the address to listen on (default: {default.host}); anything but this machine needs an access token",
@@ -52,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     settings = Settings(
         model=args.model,
         memory_bytes=args.memory,
+        draft=args.draft,
         host=args.host,
         port=args.port,
         data_dir=args.data,

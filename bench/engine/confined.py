@@ -1,4 +1,4 @@
-"""Runs a program, if wished within a memory limit and with its files out of the page cache, and watches its memory.
+"""Runs a program, if wished within limits of memory and disk speed and with its files out of the page cache.
 
 The limit is a cgroup's, so it counts mapped files and page cache too, as a machine with so little memory would.
 """
@@ -7,20 +7,22 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+_BLKIO = Path("/sys/fs/cgroup/blkio")
 TIMEOUT_S = 1800
 
 
-def run(command: Sequence[str], limit_bytes: int | None = None) -> dict:
+def run(command: Sequence[str], limit_bytes: int | None = None, disk: tuple[Path, int] | None = None) -> dict:
     """What the program printed as the last line, a JSON object; `error` where it failed.
 
-    Raises PermissionError where this machine lets us make no cgroup.
+    `disk`: a file on it, and the bytes a second that may be read from it. Raises PermissionError where this machine
+    lets us make no cgroup.
     """
-    with _limit(limit_bytes) if limit_bytes else nullcontext() as joining:
+    with _limits(limit_bytes, disk) if limit_bytes or disk else nullcontext() as joining:
         done = subprocess.run(
             list(command), capture_output=True, text=True, timeout=TIMEOUT_S, preexec_fn=joining, check=False
         )
@@ -43,22 +45,38 @@ def forget(folders: Sequence[Path]) -> None:
 
 
 @contextmanager
-def _limit(nbytes: int):
-    """A cgroup (version 1 or 2) with a memory limit; gives the function with which a child process joins it."""
-    v1 = (_V1 / "memory.limit_in_bytes").exists()
-    group = (_V1 if v1 else _V2) / f"pagoda-bench-{os.getpid()}"
-    group.mkdir()
+def _limits(memory: int | None, disk: tuple[Path, int] | None) -> Iterator[Callable[[], None]]:
+    """Cgroups (version 1 or 2) with these limits; gives the function with which a child process joins them."""
+    wanted: list[tuple[Path, str, str]] = []
+    if memory:
+        v1 = (_V1 / "memory.limit_in_bytes").exists()
+        wanted.append((_V1 if v1 else _V2, "memory.limit_in_bytes" if v1 else "memory.max", str(memory)))
+    if disk:
+        v1 = (_BLKIO / "blkio.throttle.read_bps_device").exists()
+        limit = f"{_disk_of(disk[0])} {'' if v1 else 'rbps='}{disk[1]}"
+        wanted.append((_BLKIO if v1 else _V2, "blkio.throttle.read_bps_device" if v1 else "io.max", limit))
+    groups = {base / f"pagoda-bench-{os.getpid()}" for base, _, _ in wanted}  # one where both are of version 2
     try:
-        (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(nbytes))
-        members = str(group / "cgroup.procs")
+        for group in groups:
+            group.mkdir()
+        for base, name, limit in wanted:
+            (base / f"pagoda-bench-{os.getpid()}" / name).write_text(limit)
 
         def join() -> None:
-            with open(members, "w") as file:
-                file.write(str(os.getpid()))
+            for group in groups:
+                (group / "cgroup.procs").write_text(str(os.getpid()))
 
         yield join
     finally:
-        try:
-            group.rmdir()
-        except OSError as error:
-            print(f"{group} is still there: {error}", file=sys.stderr)
+        for group in groups:
+            try:
+                group.rmdir()
+            except OSError as error:
+                print(f"{group} is still there: {error}", file=sys.stderr)
+
+
+def _disk_of(file: Path) -> str:
+    """The number of the whole disk that a file lies on: a partition can't be limited on its own."""
+    device = os.stat(file).st_dev
+    here = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
+    return ((here.parent if (here / "partition").exists() else here) / "dev").read_text().strip()

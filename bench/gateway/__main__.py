@@ -54,6 +54,9 @@ class Paced:
     def restart(self) -> None:
         pass
 
+    def warm(self, messages: tuple[dict, ...]) -> None:
+        pass
+
     async def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
         loop = asyncio.get_running_loop()
         # All streams at the same instant is not how readers come: each has a phase of its own.

@@ -101,6 +101,7 @@ class ScriptedSource:
         self._status = ModelStatus(name, "ready")
         self._began: asyncio.Queue[Call] = asyncio.Queue()
         self._watchers: list[Callable[[], None]] = []
+        self.warmed: list[tuple[dict, ...]] = []
 
     def status(self) -> ModelStatus:
         return self._status
@@ -116,6 +117,9 @@ class ScriptedSource:
 
     def retry(self) -> None:
         self.retried += 1
+
+    def warm(self, messages: tuple[dict, ...]) -> None:
+        self.warmed.append(messages)
 
     def restart(self) -> None:
         self.restarted += 1

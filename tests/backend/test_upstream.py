@@ -22,6 +22,7 @@ GOOD = Answer([sse(delta("Hi "), delta("you", "stop"), USAGE, "[DONE]")])
 async def joined(folder, **options):
     """Pagoda, and another server as its upstream `other`."""
     async with other_server() as other:
+        other.owner = options.pop("owner", other.owner)
         upstream = Upstream(UpstreamSettings("other", options.pop("url", other.url), **options))
         known = asyncio.Event()
         upstream.watch(known.set)
@@ -99,10 +100,21 @@ async def test_thoughts_are_not_sent_back_and_a_continued_text_is(tmp_path):
         second = await ended(served, served.gateway.continue_(message))
         assert (second["state"], second["text"]) == ("complete", first["text"] + " two")
         assert other.completions()[1]["messages"][-1] == {"role": "assistant", "content": "One"}
+        assert second["timings"]["continued_from"] == "text" and "continued_from" not in first["timings"]
         conversation = served.gateway.attempt(first["id"]).conversation_id
         other.answers = [GOOD]
         await ended(served, served.gateway.send(conversation, "r2", "And?").attempt_id)
         assert other.completions()[2]["messages"][1] == {"role": "assistant", "content": "One two"}
+
+
+async def test_a_vllm_server_is_asked_to_go_on_within_the_last_message(tmp_path):
+    async with joined(tmp_path, owner="vllm") as (served, other):
+        other.answers = [Answer([sse(delta("One"))]), Answer([sse(delta(" two", "stop"))])]
+        first = await reply(served)
+        await ended(served, served.gateway.continue_(served.gateway.attempt(first["id"]).message_id))
+        asked = other.completions()
+        assert "continue_final_message" not in asked[0]
+        assert asked[1]["continue_final_message"] is True and asked[1]["add_generation_prompt"] is False
 
 
 async def test_the_key_comes_from_the_environment_and_is_kept_nowhere(tmp_path, monkeypatch, caplog):

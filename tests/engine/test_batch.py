@@ -1,5 +1,6 @@
 """Replies made together: each says what it would say alone, whoever comes, goes or fails beside it."""
 
+import random
 import threading
 from functools import cache
 from pathlib import Path
@@ -82,6 +83,19 @@ def test_each_of_several_replies_is_what_it_would_be_alone(opened, family):
         assert end_of(one).reason == end_of(other).reason
 
 
+def test_each_has_stop_strings_and_a_limit_of_its_own(opened):
+    model = opened("quantised")
+    requests = [ask(question(n), f"r{n}", max_tokens=24) for n in range(3)]
+    texts = [text_of(reply(batch(model), request)) for request in requests]
+    ends = [text[len(text) // 2 : len(text) // 2 + 3] for text in texts]
+    requests[0] = ask(question(0), "r0", max_tokens=24, stop=(ends[0],))
+    requests[1] = ask(question(1), "r1", max_tokens=5, stop=(ends[0],))
+    said = together(batch(model), requests)
+    assert text_of(said[0]) == texts[0][: texts[0].index(ends[0])]
+    assert len(tokens_of(said[1])) <= 5 and texts[1].startswith(text_of(said[1]))
+    assert text_of(said[2]) == texts[2], "another's stop string means nothing to it"
+
+
 def test_with_room_for_one_tokens_experts_alone_several_still_go_together(opened):
     model = opened("quantised", "least")
     requests = [ask(question(n), f"r{n}") for n in range(3)]
@@ -119,9 +133,24 @@ ARRIVAL = st.tuples(
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arrivals=st.lists(ARRIVAL, min_size=1, max_size=6), most=st.integers(1, 4), piece=st.integers(1, 20))
 def test_whoever_comes_and_goes_nobodys_tokens_change(opened, monkeypatch, arrivals, most, piece):
+    come_and_go(opened("quantised"), monkeypatch, arrivals, most, piece)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_every_kind_of_cache_whoever_comes_and_goes_nobodys_tokens_change(opened, monkeypatch, family):
+    draw = random.Random(family)
+    stops = (None, None, 2, 5)
+    arrivals = [
+        (draw.randrange(4), draw.randrange(5), draw.randrange(1, 9), draw.choice(stops), draw.random() < 0.4)
+        for _ in range(5)
+    ]
+    come_and_go(opened(family), monkeypatch, arrivals, most=3, piece=draw.randrange(2, 12))
+
+
+def come_and_go(model, monkeypatch, arrivals, most: int, piece: int) -> None:
+    """Replies as ARRIVAL says, `most` at once, prompts read in pieces; each is compared with itself alone."""
     monkeypatch.setattr(batches, "REPLIES_AT_ONCE", most)
     monkeypatch.setattr(batches, "FIRST_SLICE", piece)
-    model = opened("quantised")
     replies = batch(model)
     waiting, stops, said = [], [], []
     for number, (which, after, limit, stopped, drawn) in enumerate(arrivals):

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -273,5 +274,40 @@ async def test_another_model_has_a_process_of_its_own_and_what_the_first_has_rea
         again = await reply(client, "again")
         assert tokens_of(again) == tokens_of(first)
         assert again[-1].cached_tokens == again[-1].prompt_tokens - 1
+    finally:
+        await client.close()
+
+
+def memory_of_engines() -> tuple[int, int]:
+    """How many engines this process has now, and the memory that they take together, in bytes."""
+    table = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,rss=,args="], capture_output=True, text=True, check=True)
+    rows = [line.split(None, 3) for line in table.stdout.splitlines()]
+    mine = [int(rss) * 1024 for _, parent, rss, args in rows if int(parent) == os.getpid() and "engine.worker" in args]
+    return len(mine), sum(mine)
+
+
+async def test_switching_between_models_gives_all_memory_back(tmp_path):
+    large, small = (
+        synthesise(tmp_path / name, "qwen3-moe", **TINY | {"experts": count, "expert_hidden": 1024, "layers": 4})
+        for name, count in (("large", 64), ("small", 4))
+    )
+    expected = 60 * 4 * 3 * 128 * 1024 * 0.75  # experts more, layers, matrices, weights of 6 bits with their scales
+    client = EngineClient(str(small), tmp_path)
+    await client.start()
+    try:
+        await reply(client, "first")
+        count, before = memory_of_engines()
+        assert count == 1
+        for turn in range(2):
+            client.switch(str(large))
+            await reply(client, f"large {turn}")
+            async with asyncio.timeout(60):  # while nobody asks, all of its experts are read
+                while memory_of_engines()[1] < before + 0.7 * expected:
+                    await asyncio.sleep(0.05)
+            client.switch(str(small))
+            await reply(client, f"small {turn}")
+            count, after = memory_of_engines()
+            assert count == 1, "one model at a time"
+            assert after < before + 0.3 * expected
     finally:
         await client.close()

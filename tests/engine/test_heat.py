@@ -9,6 +9,7 @@ from engine import heat, loader
 from engine.client import EngineClient
 from engine.events import Generate, Sampling, Token
 from engine.synth import synthesise
+from tests.engine.replies import ask, batch, end_of, reply, tokens_of
 from tests.engine.test_paging import greedy, stock
 
 SHAPE = {"layers": 4, "experts": 24, "hidden": 128, "expert_hidden": 64, "top_k": 2, "vocab": 600}
@@ -122,6 +123,78 @@ def test_what_was_kept_fades_when_this_session_likes_others(folder, warm_file):
         for place in range(4):
             store.note(place, np.array([[1, 2]]))
     assert store.heat()[0, 5] <= max(before, 1e-9) * 0.05 + 1e-9
+    model.close()
+
+
+def of_conversation(folder, tmp_path):
+    """A model, its replies, and the places of the experts that the conversation about the moon has liked most."""
+    model = loader.load(folder, expert_bytes=0.5, heat_file=tmp_path / "none")
+    [store] = model._stores
+    replies = batch(model, tmp_path / "states")
+    reply(replies, MOON)
+    columns = store.heat().shape[1]
+    liked = [divmod(number, columns) for number in model.liked()]
+    return model, store, replies, liked
+
+
+def there(store, experts) -> int:
+    return sum(int(store.slots_of(place, np.array([expert]))[0] >= 0) for place, expert in experts)
+
+
+MOON = ask("What does the moon do all day?", max_tokens=30)
+SAID_OF_IT = ({"role": "user", "content": "What does the moon do all day?"},)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_opening_a_conversation_brings_back_its_state_and_the_experts_it_used(folder, tmp_path, restarted):
+    model, store, replies, liked = of_conversation(folder, tmp_path)
+    favourites = liked[: store.slots // 2]
+    if restarted:
+        replies.close()
+        model.close()
+        model = loader.load(folder, expert_bytes=0.5, heat_file=tmp_path / "none")
+        [store] = model._stores
+        replies = batch(model, tmp_path / "states")
+        assert there(store, favourites) < len(favourites)
+    else:
+        for turn in range(200):  # others talk of something else for a while
+            for place in range(4):
+                others = np.array([expert for expert in range(24) if (place, expert) not in favourites])
+                few = np.array_split(others, 6)[turn % 6]
+                store.note(place, few[None])
+                store.fetch(place, few[store.slots_of(place, few) < 0], keep=few).wait(lambda: None)
+        assert there(store, favourites) < len(favourites) / 2
+    replies.warm(SAID_OF_IT)
+    settled(model)
+    assert there(store, favourites) >= 0.9 * len(favourites)
+    assert replies.prefixes.nbytes > 0
+    again = reply(replies, MOON)
+    assert end_of(again).cached_tokens >= end_of(again).prompt_tokens - 1
+    assert tokens_of(again) == tokens_of(reply(batch(model), MOON))
+    replies.close()
+    model.close()
+
+
+def test_a_conversation_that_is_opened_while_others_write_waits_for_nobody_and_takes_nothing(folder, tmp_path):
+    model, store, replies, _ = of_conversation(folder, tmp_path)
+    events = []
+    replies.add(ask("Something else", max_tokens=6), events.append)
+    replies.step()
+    before = sorted(store._residency.items())
+    replies.warm(SAID_OF_IT)
+    assert sorted(store._residency.items()) == before
+    replies.finish()
+    replies.close()
+    model.close()
+
+
+@pytest.mark.parametrize("liked", [[-1, 10**9], ["a", None, 2.5], [0, 0, 0], list(range(96)) * 2])
+def test_favourites_that_make_no_sense_do_no_harm(folder, tmp_path, liked):
+    right, _ = stock(folder)
+    model = loader.load(folder, expert_bytes=0.5, heat_file=tmp_path / "none")
+    model.warm(liked)
+    settled(model)
+    assert greedy(model)[0] == right
     model.close()
 
 

@@ -5,7 +5,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import loader, speculation
+from engine.batch import Batch
+from engine.draft import load_draft, speaks_like
 from engine.speculation import LONGEST, MAY_COST, MEASURE, SETTLE, Speculation
+from engine.synth import synthesise
+from tests.engine.conftest import TINY
 from tests.engine.replies import ask, batch, end_of, reply, text_of, tokens_of
 
 
@@ -89,6 +93,64 @@ def test_it_guesses_what_followed_the_same_words_before(monkeypatch):
     assert one.guess(said) == [4, 5, 6, 1, 2, 3]
     assert one.guess([*said, 50, 51, 52]) == [53, 54], "from an earlier version, and not beyond its end"
     assert one.guess([*said, 50, 51, 52, 99]) == []
+
+
+@pytest.fixture(scope="module")
+def drafts(tiny_model, tmp_path_factory):
+    """One that says what the model would say, and one that doesn't."""
+    other = synthesise(tmp_path_factory.mktemp("draft") / "other", "qwen3-moe", seed=5, **TINY)
+    made = [load_draft(tiny_model), load_draft(other)]
+    yield made
+    for draft in made:
+        draft.close()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("wish", WISHES)
+def test_a_draft_that_is_right_or_wrong_changes_no_token(model, drafts, monkeypatch, which, wish):
+    monkeypatch.setattr(speculation.Pays, "may_try", lambda *_: True)
+    right, passed = [], Speculation.passed
+
+    def noted(self, guessed: int, kept: int, seconds: float) -> None:
+        right.append((guessed, kept))
+        passed(self, guessed, kept, seconds)
+
+    monkeypatch.setattr(Speculation, "passed", noted)
+    guessing = Batch(model, 0, draft=drafts[which])
+    for text in ("Say it again", "Say it again, please", "Something else"):  # it follows from one reply to another
+        plain = reply(Batch(model, 0, guesses=False), ask(text, **wish))
+        right.clear()
+        guessed = reply(guessing, ask(text, **wish))
+        assert tokens_of(guessed) == tokens_of(plain) and text_of(guessed) == text_of(plain)
+        assert any(count for count, _ in right)
+        if which == 0 and wish == WISHES[0]:
+            assert sum(kept for _, kept in right) > 20, "the same model guesses right"
+
+
+def test_a_draft_is_not_asked_for_more_than_its_time_may_cost():
+    class Slow:
+        asked = 0
+
+        def seconds(self, tokens, count):
+            return 50.0
+
+        def guess(self, tokens, count):
+            self.asked += 1
+            return [0] * count
+
+    slow = Slow()
+    one = Speculation(draft=slow)
+    for number in range(200):
+        assert one.guess([number, number + 1, number + 2]) == []
+        one.passed(0, 0, 1.0)
+    assert slow.asked == 0
+
+
+def test_a_draft_with_other_tokens_is_found_out(model, drafts, tmp_path):
+    assert speaks_like(drafts[1], model)
+    other = load_draft(synthesise(tmp_path / "other", "qwen3-moe", **TINY | {"vocab": 700}))
+    assert not speaks_like(other, model)
+    other.close()
 
 
 def spent_and_alone(each: float, rights: list[int]) -> tuple[float, float]:

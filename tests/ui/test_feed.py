@@ -177,3 +177,15 @@ async def test_what_a_person_looks_at_is_read(desk: Desk):
     desk.feed.open(conversation, 1)
     assert not desk.house.gateway.conversations()[0]["unread"]
     desk.feed.read("c_none")  # deleted in another tab meanwhile: harmless
+
+
+async def test_opening_a_conversation_lets_its_model_get_ready_for_the_next_message(desk: Desk):
+    conversation, source = desk.house.conversation(), desk.house.source
+    desk.feed.open(conversation, 1)
+    assert source.warmed == [], "there is nothing to know of it"
+    await desk.house.turn(conversation, "Hello", "Good day")
+    desk.feed.open(conversation, 2)
+    desk.feed.open("no such conversation", 3)
+    assert source.warmed == [
+        ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day"}),
+    ]
