@@ -9,6 +9,17 @@ from collections.abc import Callable
 
 from backend.errors import CannotWrite
 
+# What SQLite says -> what helps.
+_ADVICE = {
+    "locked": "Another program holds the database: end it, then try again.",
+    "readonly": "Make the folder and its disk writable, then try again.",
+    "malformed": "The database is damaged: end Pagoda, and put a backup of pagoda.db in its place.",
+    "vtable": "The database is damaged: end Pagoda, and put a backup of pagoda.db in its place.",
+    "unable to open": "The folder is out of reach: bring its disk back, then try again.",
+    "disk I/O": "The disk does not work as it should, or is full: look after it, then try again.",
+}
+_OTHERWISE = "Make room on that disk, then try again."
+
 
 class Group:
     """At most one transaction is open. Whoever else uses the database must `commit` first."""
@@ -59,7 +70,6 @@ def is_of_the_disk(error: BaseException) -> bool:
 
 def cannot_write(error: BaseException) -> CannotWrite:
     """In words."""
-    return CannotWrite(
-        f"This could not be written to the data folder ({error}), so it was not done. "
-        "Make room on that disk, then try again."
-    )
+    words = str(error)
+    what_to_do = next((advice for sign, advice in _ADVICE.items() if sign in words), _OTHERWISE)
+    return CannotWrite(f"This could not be written to the data folder ({words}), so it was not done. {what_to_do}")

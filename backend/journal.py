@@ -46,11 +46,16 @@ class Journal:
             path.chmod(0o600)
             self._connection = sqlite3.connect(path, isolation_level=None)
             self._connection.row_factory = sqlite3.Row
+            self._connection.text_factory = migrations.readable
             self._group = Group(self._connection)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute("PRAGMA foreign_keys=ON")
             migrations.migrate(self._db)
+            self.alive()  # what a start reads has to be readable
+        except sqlite3.DatabaseError as error:
+            self._lock.release()
+            raise migrations.damaged(path, error) from error
         except BaseException:
             self._lock.release()
             raise
