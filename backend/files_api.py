@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Literal
 from urllib.parse import quote
@@ -51,7 +50,7 @@ def _all_readable(read: Callable[[str], dict[str, Any]], ids: list[str]) -> Iter
     for id in ids:
         try:
             one = read(id)
-        except sqlite3.DatabaseError as error:
+        except Exception as error:  # whatever the damage makes of it
             log.error("conversation %s is damaged and was left out of the export: %s", id, error)
             continue
         yield one

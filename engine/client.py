@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from engine import events
-from engine.errors import EngineDied, ModelNotLoaded
+from engine.errors import EngineDied, ModelChanged, ModelNotLoaded
 
 log = logging.getLogger("pagoda.engine")
 
@@ -25,6 +25,7 @@ MAX_DEATHS_WHILE_LOADING = 3
 # The child itself leaves sooner; one that hangs is not waited for.
 LEAVE_S = 5.0
 _LINE_LIMIT = 1 << 24
+_CHANGED = "A file of the model was changed, so it is loaded again."
 _HUNG = "The engine no longer answered, so it was ended. It starts again and loads the model."
 
 
@@ -283,6 +284,9 @@ class EngineClient:
             self._set(EngineStatus("failed", failure=event))
         elif queue := self._runs.get(event.run_id):
             queue.put_nowait(event)
+            if isinstance(event, events.RunFailed) and event.kind == ModelChanged.__name__ and self.status.loaded:
+                self._note = _CHANGED
+                self._reload()
 
     def _send(self, command: events.Command) -> None:
         # Writing to a child that has just died is no error here: its death is reported by the supervisor.
