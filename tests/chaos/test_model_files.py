@@ -1,4 +1,4 @@
-"""A model's files are cut short, replaced or gone while its experts are read from them: said in words, nothing made up."""
+"""A model's files are cut short, replaced or gone while its experts are read from them: said, and nothing made up."""
 
 import os
 import shutil
@@ -12,13 +12,13 @@ from tests.browser.running_pagoda import RunningPagoda, until
 from tests.chaos.ledger import Ledger
 from tests.chaos.reader import Reader
 
-MEMORY = "520MB"  # the process and a quarter of the experts
+MEMORY = "500MB"  # the process and a quarter of the experts
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("original") / "model"
-    synthesise(folder, "qwen3-moe", layers=4, experts=128, hidden=512, expert_hidden=768, top_k=8)
+    synthesise(folder, "qwen3-moe", layers=4, experts=128, hidden=512, expert_hidden=768, top_k=8, vocab=2000)
     return folder
 
 
@@ -56,7 +56,7 @@ def replaced(model: Path, original: Path) -> None:
     os.replace(aside, weights(model))
 
 
-def unplugged(model: Path, original: Path) -> None:
+def deleted(model: Path, original: Path) -> None:
     shutil.rmtree(model)
 
 
@@ -69,26 +69,34 @@ FAULTS = {
     "model file cut short": cut_short,
     "model file changed": changed_in_place,
     "model file replaced": replaced,
-    "model folder gone": unplugged,
+    "model folder deleted": deleted,
 }
 
-UNUSABLE = {"model file cut short", "model folder gone"}
+UNUSABLE = {"model file cut short"}
+HARMLESS = {"model file replaced", "model folder deleted"}  # what is open stays as it was
 
 
 def test_a_model_whose_files_change_while_it_writes_says_so_and_goes_on_when_they_are_back(
     pagoda: RunningPagoda, copy: Path, original: Path, ledger: Ledger
 ):
     draw = ledger.draw("model files")
-    conversation = pagoda.new_conversation(max_tokens=3000, temperature=1.0)
+    conversation = pagoda.new_conversation(max_tokens=300, temperature=1.0)
     for number in range(ledger.rounds):
         for name in draw.sample(sorted(FAULTS), len(FAULTS)):
             reader = Reader(pagoda.url, conversation, pagoda.send(conversation, f"{number} {name}")["attempt_id"])
             reader.wait_for(draw.randrange(1, 40))
+            print(f"{name} after {len(reader.chunks)} chunks")  # pytest shows it when the test fails
             FAULTS[name](copy, original)
             reader.finish()
             attempt = pagoda.attempts(conversation)[-1]
-            assert attempt["state"] == "failed" and str(copy) in attempt["detail"], f"{name}: {attempt}"
             assert attempt["text"] == reader.text(), name
+            if name in HARMLESS:
+                assert attempt["state"] == "complete", attempt
+                if not copy.exists():
+                    mend(copy, original)
+                ledger.survived(name, "nothing: open files stay", "the whole reply")
+                continue
+            assert attempt["state"] == "failed" and str(copy) in attempt["detail"], f"{name}: {attempt}"
             # It is loaded again by itself; where nothing is left to load, a person is told.
             until(lambda: pagoda.get("/healthz")["model"]["state"] != "loading", f"{name}: it is loaded or not")
             model = pagoda.get("/healthz")["model"]
