@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import browser, room
 from tests.chaos.ledger import Ledger
 from tests.engine.tool_models import thinking_model
-
-__all__ = ["browser", "room"]
 
 
 @pytest.fixture(scope="session")
