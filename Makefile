@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# Test files are shared out to so many processes: half of the tests compute, the others wait.
+WORKERS ?= 2
 
 .PHONY: run test chaos audit lint format clean
 
@@ -12,7 +14,7 @@ run: $(VENV)/.run-ready
 test: $(VENV)/.test-ready lint
 	@bash .ci/chromium
 	@bash .ci/node
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 # Break Pagoda many times at random moments; the counts go to tests/chaos/last_run.md. SEED=n repeats a run.
 ROUNDS ?= 20

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -79,7 +80,7 @@ class Answer:
 
     def begin(self, gateway: Gateway, model: str, request: Generate) -> None:
         """Line up for the model."""
-        self._stop = gateway.answer(model, request, self._hear).stop
+        self._stop = partial(gateway.answer(model, request, self._hear).stop, Reason.CLIENT_LEFT)
 
     def _hear(self, payload: Payload) -> bool:
         self.said.append(payload)

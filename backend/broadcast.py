@@ -1,7 +1,7 @@
 """Tells every subscriber what happened, in order, at once. A subscriber that fails harms nobody else."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from backend.chunks import Chunk
@@ -10,6 +10,8 @@ from backend.notices import Notice
 log = logging.getLogger(__name__)
 
 Subscriber = Callable[[Chunk | Notice], None]
+# Notices after which an attempt may no longer be there to read.
+ENDINGS = ("deleted", "branch", "closing")
 
 
 class Broadcast:
@@ -21,8 +23,8 @@ class Broadcast:
         self._rows: dict[str, dict[str, Any]] = {}
 
     def subscribe(self, callback: Subscriber, attempt_id: str | None = None) -> Callable[[], None]:
-        """Call back from now on, with an attempt only for its chunks and for every notice. Returns what ends that;
-        ending twice is harmless."""
+        """Call back from now on, with an attempt only for its chunks and for what may take it away. Returns what ends
+        that; ending twice is harmless."""
         key = object()
         group = self._subscribers if attempt_id is None else self._of_attempt.setdefault(attempt_id, {})
         group[key] = callback
@@ -37,7 +39,11 @@ class Broadcast:
     def publish(self, item: Chunk | Notice) -> None:
         """To everybody who listens now. With 200 readers, each of its own attempt, a chunk is for one of them."""
         to = list(self._subscribers.values())
-        groups = [self._of_attempt.get(item.attempt_id, {})] if isinstance(item, Chunk) else self._of_attempt.values()
+        groups: Iterable[dict[object, Subscriber]] = ()
+        if isinstance(item, Chunk):
+            groups = [self._of_attempt.get(item.attempt_id, {})]
+        elif item.kind in ENDINGS:
+            groups = self._of_attempt.values()
         for callback in (*to, *(callback for group in list(groups) for callback in list(group.values()))):
             try:
                 callback(item)

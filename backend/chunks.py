@@ -5,6 +5,7 @@ Within an attempt `seq` counts from 0 without a gap, and `offset` is the number 
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from backend.states import State
@@ -43,7 +44,7 @@ class Progress:
     elapsed_s: float
     queue_position: int | None = None
     queued_behind: str | None = None
-    load_stage: str | None = None  # download | convert | open | trunk | experts | warm-up
+    load_stage: str | None = None  # download | convert | open | compile | trunk | experts | warm-up
     load_done: int | None = None
     load_total: int | None = None
     load_unit: str | None = None
@@ -94,8 +95,15 @@ class Chunk:
         """Plain JSON types, the payload's fields under `data`; fields that are None are left out."""
         return {**{k: getattr(self, k) for k in _ADDRESS}, "kind": self.kind, "data": plain(self.data)}
 
+    @cached_property
     def payload_json(self) -> str:
-        return json.dumps(plain(self.data), ensure_ascii=False, separators=(",", ":"))
+        """The payload, for the journal and all readers alike: made once."""
+        return compact(plain(self.data))
+
+    def to_json(self) -> str:
+        """`to_dict` as one line of JSON."""
+        address = compact({k: getattr(self, k) for k in _ADDRESS} | {"kind": self.kind})
+        return f'{address[:-1]},"data":{self.payload_json}}}'
 
     @classmethod
     def restore(cls, *, kind: Kind, payload: str, **address: Any) -> "Chunk":
@@ -105,12 +113,22 @@ class Chunk:
             data["tokens"] = tuple(data.get("tokens", ()))
         elif kind == "state":
             data["state"] = State(data["state"])
-        return cls(kind=kind, data=_PAYLOADS[kind](**data), **address)
+        chunk = cls(kind=kind, data=_PAYLOADS[kind](**data), **address)
+        vars(chunk)["payload_json"] = payload
+        return chunk
 
 
 def plain(payload: Payload) -> dict[str, Any]:
     """Its fields that are not None, as they are: `asdict` copies each of them deeply, for every chunk."""
     return {name: value for name, value in vars(payload).items() if value is not None}
+
+
+def compact(value: Any) -> str:
+    """JSON without spaces, on one line."""
+    return _ENCODER.encode(value)
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # `dumps` makes a new one for every call
 
 
 class Cursor:

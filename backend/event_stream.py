@@ -1,22 +1,28 @@
 """Server-sent events, the writing side: one block per event, comment heartbeats while nothing happens."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from backend.chunks import Chunk, compact
+
 # Proxies and clients cut a connection that is silent for about a minute; with slow models a token can take longer.
 HEARTBEAT_S = 10.0
 HEARTBEAT = b": still here\n\n"
 
 
-def event(data: Any, name: str | None = None, id: str | None = None) -> bytes:
+def event(data: Any, name: str | None = None) -> bytes:
     """One event. JSON escapes every newline, so its data is one line."""
-    head = (f"event: {name}\n" if name else "") + (f"id: {id}\n" if id else "")
-    return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {compact(data)}\n\n".encode()
+
+
+def chunk_event(chunk: Chunk) -> bytes:
+    """A chunk as an event, with an id from which a reader can go on."""
+    return f"event: chunk\nid: {chunk.attempt_id}:{chunk.seq}\ndata: {chunk.to_json()}\n\n".encode()
 
 
 class EventStream(Response):

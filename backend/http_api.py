@@ -174,12 +174,12 @@ def routes(gateway: Gateway) -> APIRouter:
         attempt: str | None = None,
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> Response:
-        gateway.conversation(id)  # 404 before the stream begins
+        gateway.must_know(id)  # 404 before the stream begins
         if attempt is None:
             if after is not None:
                 raise Invalid("`after` counts the chunks of one attempt: name it with `attempt`.")
             return respond(conversation_events(gateway, id))
-        if gateway.attempt(attempt).conversation_id != id:
+        if gateway.place_of(attempt)[0] != id:
             raise NotFound("This attempt belongs to another conversation.")
         return respond(
             attempt_events(gateway, attempt, _resume(last_event_id, attempt, -1 if after is None else after))

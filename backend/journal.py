@@ -13,17 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from backend import migrations
+from backend import migrations, placing
 from backend.branches import choose
-from backend.chunks import Chunk, Progress, StateChange, Text
-from backend.columns import as_json, columns_of, columns_of_chunk, damage_told, insert, progress_of, row_of, text_of
+from backend.chunks import Chunk, StateChange
+from backend.columns import as_json, columns_of, damage_told, insert, insert_chunk, progress_of, row_of, text_of
 from backend.endings import Endings
 from backend.errors import CannotWrite
 from backend.folder import FolderLock
 from backend.group import Group, cannot_write, is_of_the_disk
 from backend.purge import purge
 from backend.rows import Attempt, Conversation, Message, Summary, percent_of
-from backend.states import State, can_become
+from backend.states import State
 from backend.transfer import Incoming, said_at_once
 
 _ALIVE = "('sending', 'streaming')"
@@ -199,6 +199,15 @@ class Journal:
         found = self._db.execute(f"SELECT * FROM attempts WHERE id = ? AND {_KEPT}", (id,)).fetchone()
         return self._attempt(found) if found else None
 
+    def place_of(self, attempt_id: str) -> tuple[str, bool] | None:
+        """The conversation of an attempt, and whether it has ended: without its text, which costs the most."""
+        found = self._db.execute(
+            f"SELECT conversation_id, state FROM attempts WHERE id = ? AND {_KEPT}", (attempt_id,)
+        ).fetchone()
+        if found is None:
+            return None
+        return found["conversation_id"], State(found["state"]).terminal or attempt_id in self._endings
+
     def attempt_of_request(self, request_id: str) -> Attempt | None:
         found = self._db.execute("SELECT * FROM attempts WHERE request_id = ?", (request_id,)).fetchone()
         return self._attempt(found) if found else None
@@ -267,7 +276,7 @@ class Journal:
                 "UPDATE conversations SET updated_at = ? WHERE id = ?", (attempt.created_at, attempt.conversation_id)
             )
             if seed is not None:
-                self._write(db, seed, attempt.state)
+                placing.write(db, seed)
 
     def select_attempt(self, message_id: str, attempt_id: str) -> None:
         with self.transaction() as db:
@@ -287,7 +296,7 @@ class Journal:
                 for attempt in item.attempts:
                     insert(db, "attempts", columns_of(replace(attempt, last_seq=1)))
                     for chunk in said_at_once(attempt):
-                        insert(db, "chunks", columns_of_chunk(chunk))
+                        insert_chunk(db, chunk)
                 added.append(item.conversation.id)
         return added
 
@@ -306,8 +315,7 @@ class Journal:
     def append(self, chunk: Chunk) -> bool:
         """Write a chunk and what it changes about its attempt, in one transaction; False when it has no place.
 
-        It has a place only if its attempt is its message's current one, has not ended, and expects exactly this
-        `seq` and `offset`: a late, duplicate or foreign chunk changes nothing.
+        A late, duplicate or foreign chunk has no place (backend/placing.py) and changes nothing.
 
         An ending that the disk does not take is kept and shown all the same, until `write_endings` can write it.
         """
@@ -315,7 +323,7 @@ class Journal:
             return False
         try:
             with self.transaction() as db:
-                return self._put(db, chunk)
+                return placing.put(db, chunk)
         except CannotWrite:
             if not (isinstance(chunk.data, StateChange) and chunk.data.state.terminal):
                 raise
@@ -328,7 +336,7 @@ class Journal:
         if chunk.attempt_id in self._endings:
             return False
         try:
-            written = self._put(self._group.begin(), chunk)
+            written = placing.put(self._group.begin(), chunk)
         except sqlite3.Error as error:
             self._group.fail(cannot_write(error))
             raise cannot_write(error) from error
@@ -336,48 +344,15 @@ class Journal:
             self._group.add(then, lost)
         return written
 
-    def _put(self, db: sqlite3.Connection, chunk: Chunk, late: bool = False) -> bool:
-        place = db.execute(
-            """SELECT a.state, a.last_seq, a.length FROM attempts a JOIN messages m ON m.id = a.message_id
-               WHERE a.id = ? AND (? OR m.current_attempt = a.id) AND a.message_id = ? AND a.conversation_id = ?""",
-            (chunk.attempt_id, late, chunk.message_id, chunk.conversation_id),
-        ).fetchone()
-        if place is None or (chunk.seq, chunk.offset) != (place["last_seq"] + 1, place["length"]):
-            return False
-        state = State(place["state"])
-        if state.terminal or (isinstance(chunk.data, StateChange) and not can_become(state, chunk.data.state)):
-            return False
-        self._write(db, chunk, state)
-        return True
-
     def write_endings(self) -> bool:
         """Write the endings that the disk did not take; False while it still does not."""
 
         def append(chunk: Chunk) -> bool:
             with self.transaction() as db:
-                return self._put(db, chunk, late=True)
+                return placing.put(db, chunk, late=True)
 
         return self._endings.write(append)
 
-    def _write(self, db: sqlite3.Connection, chunk: Chunk, state: State) -> None:
-        insert(db, "chunks", columns_of_chunk(chunk))
-        changes: dict[str, Any] = {"last_seq": chunk.seq}
-        match chunk.data:
-            case Text(text=text):
-                changes["length"] = chunk.offset + len(text)
-            case Progress():
-                changes["progress"] = chunk.payload_json()
-            case StateChange() as change:
-                changes |= {"state": change.state, "reason": change.reason, "detail": change.detail}
-                if change.state.terminal:
-                    changes |= {"usage": as_json(change.usage), "timings": as_json(change.timings)}
-                    changes |= {"text": text_of(db, chunk.attempt_id), "ended_at": time.time()}
-                    if change.state != State.CANCELLED:  # who pressed Stop knows that it ended
-                        db.execute("UPDATE conversations SET unread = 1 WHERE id = ?", (chunk.conversation_id,))
-        names = ", ".join(f"{name} = ?" for name in changes)
-        db.execute(f"UPDATE attempts SET {names} WHERE id = ?", (*changes.values(), chunk.attempt_id))
-
-    @damage_told()
     def chunks(self, attempt_id: str, after: int = -1, limit: int = -1) -> list[Chunk]:
         """The attempt's chunks with `seq > after`, in order, at most `limit` of them when it is not negative."""
         rows = self._db.execute(

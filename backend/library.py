@@ -66,18 +66,26 @@ class Library:
             ],
         }
 
+    def must_know(self, id: str) -> None:
+        """Raises NotFound when there is no such conversation."""
+        self._find.conversation(id)
+
     async def search(self, query: str) -> list[dict[str, Any]]:
         """Where in all conversations these words are, with the hits marked (backend/search.py)."""
         return await asyncio.to_thread(search, self._journal.path, query)
 
     def chunks(self, attempt_id: str, after: int = -1, limit: int = -1) -> list[Chunk]:
         """The attempt's chunks after `after`, from the journal."""
-        self._find.attempt(attempt_id)
+        self._find.place_of(attempt_id)
         return self._journal.chunks(attempt_id, after, limit)
 
     def attempt(self, id: str) -> Attempt:
         """One attempt as it is now."""
         return self._find.attempt(id)
+
+    def place_of(self, attempt_id: str) -> tuple[str, bool]:
+        """The conversation of an attempt, and whether it has ended."""
+        return self._find.place_of(attempt_id)
 
     def models(self) -> list[str]:
         """The names a conversation can be given, the default first."""

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 from backend.chunks import Chunk, StateChange
 from backend.errors import NotFound
-from backend.event_stream import event
+from backend.event_stream import chunk_event, event
 from backend.gateway import Gateway
 from backend.notices import Notice
 
@@ -31,10 +31,8 @@ async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> Async
                 heard.append(item)
             else:
                 look = True
-        elif item.kind in ("deleted", "branch", "closing"):
-            look = True
         else:
-            return
+            look = True
         news.set()
 
     unsubscribe = gateway.subscribe(hear, attempt_id)
@@ -46,12 +44,12 @@ async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> Async
             if look or (chunks and chunks[0].seq != after + 1):
                 look = False
                 chunks = gateway.chunks(attempt_id, after, PAGE)
-                if not chunks and gateway.attempt(attempt_id).state.terminal:
+                if not chunks and gateway.place_of(attempt_id)[1]:
                     return
                 look = len(chunks) == PAGE
             if chunks:
                 after = chunks[-1].seq
-                yield b"".join(event(each.to_dict(), "chunk", f"{attempt_id}:{each.seq}") for each in chunks)
+                yield b"".join(map(chunk_event, chunks))
                 if isinstance(chunks[-1].data, StateChange) and chunks[-1].data.state.terminal:
                     return
             elif not look:
@@ -90,7 +88,7 @@ async def conversation_events(gateway: Gateway, conversation_id: str) -> AsyncGe
                 yield event(gateway.conversation(conversation_id), "snapshot")
             item = await queue.get()
             if isinstance(item, Chunk):
-                yield event(item.to_dict(), "chunk", f"{item.attempt_id}:{item.seq}")
+                yield chunk_event(item)
             elif item.kind == "branch":
                 yield event(gateway.conversation(conversation_id), "snapshot")
             elif item.kind != "closing":

@@ -49,6 +49,12 @@ class Lookup:
             raise NotFound("This version of the reply does not exist any more.")
         return attempt
 
+    def place_of(self, attempt_id: str) -> tuple[str, bool]:
+        """The conversation of an attempt, and whether it has ended."""
+        if (place := self._journal.place_of(attempt_id)) is None:
+            raise NotFound("This version of the reply does not exist any more.")
+        return place
+
     def repeated(self, request_id: str | None, message_id: str) -> str | None:
         """The attempt that this request id made before, if it did; Conflict when it was for another message."""
         attempt = self._journal.attempt_of_request(request_id) if request_id else None

@@ -82,9 +82,9 @@ class Run:
         """Seconds since its source last said anything; None while it waits for its turn."""
         return self._meter.silence() if self._started else None
 
-    def stop(self) -> None:
-        """The person's Stop. Text that is there stays."""
-        self._abort.abort("stop")
+    def stop(self, reason: Reason = Reason.STOPPED_BY_PERSON) -> None:
+        """The person's Stop, or that of whoever asked for it. Text that is there stays."""
+        self._abort.abort(reason)
 
     def cut(self, state: State, reason: Reason, detail: str | None = None) -> None:
         """Enter a terminal state now, without waiting for the source; what it still says is dropped."""
@@ -135,7 +135,10 @@ class Run:
             self._patience = loop.call_later(max(HUNG_S - silent, HUNG_S / 10), self._lose_patience)
 
     def _cancelled(self) -> None:
-        self._end(State.CANCELLED, Reason.STOPPED_BY_PERSON)
+        self._end(State.CANCELLED, self._stopped())
+
+    def _stopped(self) -> Reason:
+        return Reason(self._abort.signal.reason or Reason.STOPPED_BY_PERSON)
 
     async def _go(self) -> None:
         try:
@@ -234,7 +237,7 @@ class Run:
             case "aborted" if not self._abort.signal.aborted:
                 return State.INTERRUPTED, Reason.ENGINE_DIED
             case "aborted":
-                return State.CANCELLED, Reason.STOPPED_BY_PERSON
+                return State.CANCELLED, self._stopped()
         raise ValueError(f"a source ended with the unknown reason {event.reason!r}")
 
 

@@ -26,6 +26,7 @@ class Reason(StrEnum):
     LENGTH = "length"  # complete: a token limit was reached
     CONTEXT_FULL = "context_full"  # complete: the model's context is used up
     STOPPED_BY_PERSON = "stopped_by_person"  # cancelled
+    CLIENT_LEFT = "client_left"  # cancelled: the API client that asked for it has gone
     ENGINE_DIED = "engine_died"  # interrupted: the engine process was killed
     RESTARTED = "restarted"  # interrupted: Pagoda itself was killed or shut down
     UPSTREAM_ENDED = "upstream_ended"  # interrupted: end of stream without a proper end

@@ -11,12 +11,15 @@ import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Any
+
+import numpy as np
 
 from engine import memory
 from engine.aio import Aio
@@ -151,6 +154,8 @@ class Disk:
     def read(self, reads: Sequence[Read], owner: object = None, idle: bool = False) -> Reading:
         """Start the reads. `owner` has the memory they go to; `idle` ones leave the disk to all others."""
         reading = Reading(self, reads, owner)
+        if self._cache and reads and self._from_cache_at_once(reading):
+            return reading
         from_cache, spare = [], self._cache and self._spare_memory()
         for run in runs_of(reads):
             try:
@@ -173,6 +178,32 @@ class Disk:
                 reading.jobs.append(self._threads.submit(self._plain, reading, some, True))
         self._submit()
         return reading
+
+    def _from_cache_at_once(self, reading: Reading) -> bool:
+        """Start reads of files that are in the page cache as a whole, if they are: nothing else is worth asking."""
+        samples = {read.file: read for read in reading.reads}
+        try:
+            opened = {number: self._file(number) for number in samples}
+        except OSError:
+            return False  # said further on
+        native = _native_reads()
+        if native is None or not all(
+            file.all_is_cached(samples[number].offset, samples[number].nbytes) for number, file in opened.items()
+        ):
+            return False
+        table = np.array(
+            [(opened[read.file].buffered, read.offset, read.nbytes, read.address) for read in reading.reads], np.int64
+        )
+        for part in range(_CACHE_READERS):
+            if len(some := table[part::_CACHE_READERS]):
+                some = np.ascontiguousarray(some)
+                reading.jobs.append(self._threads.submit(self._natively, native, reading, some, part))
+        return True
+
+    def _natively(self, native: Callable[[np.ndarray], int], reading: Reading, table: np.ndarray, part: int) -> int:
+        if (whole := native(table)) < len(table):
+            self._plain(reading, runs_of(reading.reads[part::_CACHE_READERS][whole:]), True)
+        return int(table[:, 2].sum())
 
     def pump(self, seconds: float) -> None:
         """Attend to reads in flight; waits at most `seconds` for the first to end."""
@@ -340,6 +371,15 @@ class Disk:
             f"Could not read expert {read.row} ({read.of.rows(read.row).name}): {self._paths[run.file]} at byte "
             f"{at:,}: {error}. Check that the disk is connected and the file is whole."
         )
+
+
+@cache
+def _native_reads() -> Callable[[np.ndarray], int] | None:
+    try:
+        from engine.native_reads import read_all
+    except ImportError:  # no Numba: on macOS
+        return None
+    return read_all
 
 
 def _aio() -> Aio | None:

@@ -91,7 +91,7 @@ class Shutdown:
 
 @dataclass(frozen=True)
 class Loading:
-    """Progress before a model is ready. `stage`: download | convert | open | trunk | experts | warm-up.
+    """Progress before a model is ready. `stage`: download | convert | open | compile | trunk | experts | warm-up.
 
     `unit` of done and total: bytes or steps.
     """

@@ -16,7 +16,10 @@ from engine.slot_memory import PAGE
 
 _CACHESTAT = 451  # the same number on every architecture, since Linux 6.5
 _F_RDADVISE, _F_NOCACHE = 44, 48  # <sys/fcntl.h> on macOS
+_MACHINE = platform.machine()
 _LOOK_AGAIN_S = 10.0
+# Looking at all of a file takes 16 ms a GB, so it is done ever so much more rarely.
+_LOOKING_SHARE = 200
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -28,7 +31,8 @@ class OpenFile:
         self.path = path
         self.buffered = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.direct = self._direct = open_direct(path)
-        self._any_cached, self._looked = False, -_LOOK_AGAIN_S
+        self._any_cached = self._all_cached = False
+        self._look_again = 0.0
         if sys.platform == "darwin":
             do_not_cache(self.buffered)
         elif hasattr(os, "posix_fadvise"):
@@ -46,13 +50,25 @@ class OpenFile:
 
         Without `look_now` a file of which hardly anything is cached is taken for one that has nothing there.
         """
-        if not look_now and monotonic() - self._looked > _LOOK_AGAIN_S:
-            self._looked = monotonic()
-            size = os.fstat(self.buffered).st_size
-            self._any_cached = cached_pages(self.buffered, 0, size) > size // PAGE // 100
-        if not look_now and not self._any_cached:
-            return False
+        if not look_now:
+            self._look()
+            if not self._any_cached:
+                return False
         return cached_pages(self.buffered, offset, nbytes) >= -(-(offset + nbytes) // PAGE) - offset // PAGE
+
+    def all_is_cached(self, offset: int, nbytes: int) -> bool:
+        """Whether the whole file is in the page cache, as far as these bytes show: all of it was, some seconds ago."""
+        self._look()
+        self._all_cached = self._all_cached and self.is_cached(offset, nbytes)
+        return self._all_cached
+
+    def _look(self) -> None:
+        if (now := monotonic()) < self._look_again:
+            return
+        size = os.fstat(self.buffered).st_size
+        pages = cached_pages(self.buffered, 0, size)
+        self._any_cached, self._all_cached = pages > size // PAGE // 100, pages >= -(-size // PAGE)
+        self._look_again = now + max(_LOOK_AGAIN_S, _LOOKING_SHARE * (monotonic() - now))
 
     def leave_no_trace(self, offset: int, nbytes: int) -> None:
         """Drop from the page cache what a buffered read has just put there."""
@@ -77,12 +93,12 @@ def open_direct(path: Path) -> int | None:
 
 def cached_pages(descriptor: int, offset: int, nbytes: int) -> int:
     """How many pages of a range are in the page cache, by cachestat(2); 0 where the system doesn't tell."""
-    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+    if sys.platform != "linux" or _MACHINE not in ("x86_64", "aarch64"):
         return 0
-    wanted, found = struct.pack("QQ", offset, max(nbytes, 1)), ctypes.create_string_buffer(40)
-    if _libc.syscall(_CACHESTAT, ctypes.c_int(descriptor), wanted, found, ctypes.c_uint(0)):
+    wanted, found = (ctypes.c_uint64 * 2)(offset, max(nbytes, 1)), (ctypes.c_uint64 * 5)()
+    if _libc.syscall(_CACHESTAT, descriptor, wanted, found, 0):
         return 0
-    return struct.unpack("5Q", found.raw)[0]
+    return found[0]
 
 
 def do_not_cache(descriptor: int) -> None:

@@ -24,6 +24,7 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 from engine import memory, slot_memory
 from engine.budget import Budget
 from engine.checkpoint import Checkpoint, Identity, open_checkpoint
+from engine.compiling import compile_ahead
 from engine.disk import Disk
 from engine.errors import CheckpointError, EngineError
 from engine.experts import Experts, find_experts, grouped, top_k_of
@@ -180,7 +181,7 @@ def load(
     budget = memory.auto_budget() if memory_bytes == "auto" else int(memory_bytes)
     trunk_bytes = opened.trunk_bytes
     # What takes memory comes before it is measured.
-    tokenizer, cpu = _tokenizer(folder, opened.config), _cpu_kernels()
+    tokenizer, cpu = _tokenizer(folder, opened.config), _cpu_kernels(report)
     plan = SlotPlan(opened.experts, opened.top_k, opened.expert_bytes, opened.least_slot_bytes)
     plan.slot_bytes(budget, expert_bytes, memory.rss_bytes() + trunk_bytes)
     _read_trunk(opened, report)
@@ -310,11 +311,12 @@ def layer_count(model: nn.Module, found: list[Experts]) -> int:
     return max(len(layers) if isinstance(layers, list | tuple) else 0, max((e.layer + 1 for e in found), default=1))
 
 
-def _cpu_kernels() -> ModuleType | None:
+def _cpu_kernels(report: OnProgress) -> ModuleType | None:
     """The kernels for a machine without a GPU, where Numba is there to compile them."""
     if mx.default_device() != mx.cpu:
         return None
     try:
+        compile_ahead(report)
         from engine.kernels import cpu
     except ImportError:
         return None

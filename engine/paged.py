@@ -139,7 +139,7 @@ class PagedExperts(nn.Module):
             return self._here(x, slots)
         experts = np.unique(wanted)
         if wanted.size == wanted.shape[-1] and len(experts) <= self.store.slots:
-            return self._one(x, wanted, experts)
+            return self._one(x, wanted, slots, experts)
         return self._in_waves(x, wanted, experts)
 
     def _here(self, x: mx.array, slots: np.ndarray) -> mx.array:
@@ -147,15 +147,14 @@ class PagedExperts(nn.Module):
         self.store.hit(len(set(slots.reshape(-1).tolist())))
         return _done(self._kernel(x, slots.astype(np.uint32)))
 
-    def _one(self, x: mx.array, wanted: np.ndarray, experts: np.ndarray) -> mx.array:
+    def _one(self, x: mx.array, wanted: np.ndarray, slots: np.ndarray, experts: np.ndarray) -> mx.array:
         """One token: the experts that are in memory compute while the others are read."""
-        there = self.store.slots_of(self.place, experts) >= 0
-        fetch = self.store.fetch(self.place, experts[~there], keep=experts)
-        self.store.hit(int(there.sum()))
+        late = slots.reshape(-1) < 0
+        fetch = self.store.fetch(self.place, np.unique(wanted.reshape(-1)[late]), keep=experts)
+        self.store.hit(len(experts) - len(fetch.missing))
         try:
-            late = np.isin(wanted, fetch.missing).reshape(-1)
             order = np.argsort(late, kind="stable")
-            here = len(late) - late.sum()
+            here = len(late) - int(late.sum())
             slots = self._slots(wanted)[..., order]
             parts = []
             if here:

@@ -145,8 +145,8 @@ class Residency:
         fade = _FADE_CHOICES ** len(before)
         frequency = self._uses[module, before] / (self._passes + 1)
         self._choices = self._choices * fade + len(before)
-        self._repeated = self._repeated * fade + np.isin(before, chosen).sum()
-        self._expected = self._expected * fade + np.minimum(frequency, 1).sum()
+        self._repeated = self._repeated * fade + len(set(before.tolist()).intersection(chosen.tolist()))
+        self._expected = self._expected * fade + float(np.minimum(frequency, 1).sum())
 
     def _evict(self, count: int, module: int, keep: np.ndarray) -> None:
         s = self.stickiness

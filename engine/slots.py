@@ -63,7 +63,8 @@ class SlotStore:
         self.pieces = tuple(pieces)
         self.planned = slots
         self.least = min(least, slots)
-        self.one_bytes = sum(piece.nbytes for piece in pieces)
+        self._sizes = [piece.nbytes for piece in pieces]
+        self.one_bytes = sum(self._sizes)
         self._places = {place: [places(origin, disk) for origin in each] for place, each in origins.items()}
         residues = [self._residue(number) for number in range(len(pieces))]
         self.arrays = [
@@ -71,6 +72,11 @@ class SlotStore:
             for piece, residue in zip(pieces, residues, strict=True)
         ]
         self._views = [view(array) for array in self.arrays]
+        self._starts = [numbers.ctypes.data for numbers in self._views]
+        self._converted = {
+            place: [_is_converted(piece, origin) for piece, origin in zip(self.pieces, each, strict=True)]
+            for place, each in origins.items()
+        }
         self._written = np.zeros(slots, bool)
         self._retired = np.empty(0, np.int32)
         self._origins = origins
@@ -284,21 +290,21 @@ class SlotStore:
     def _reads(self, place: int, experts: np.ndarray, slots: np.ndarray) -> tuple[list[Read], list[Conversion]]:
         """What has to be read, and converted afterwards, so that experts lie in slots."""
         reads, conversions = [], []
-        rows = experts.tolist()
-        for piece, numbers, origin, (files, offsets) in zip(
-            self.pieces, self._views, self._origins[place], self._places[place], strict=True
+        rows, taken = experts.tolist(), slots.tolist()
+        for number, (origin, (files, offsets), converted) in enumerate(
+            zip(self._origins[place], self._places[place], self._converted[place], strict=True)
         ):
-            factor = getattr(origin, "factor", 1.0)
-            if piece.dtype != MLX_DTYPE[piece.file_dtype] or factor != 1.0:
+            if converted:
+                piece, numbers, factor = self.pieces[number], self._views[number], getattr(origin, "factor", 1.0)
                 staged = np.empty((len(rows), *piece.shape), STAGING[piece.file_dtype])
                 conversions += [
                     Conversion(numbers[slot : slot + 1], staged[at : at + 1], piece.file_dtype, piece.dtype, factor)
-                    for at, slot in enumerate(slots.tolist())
+                    for at, slot in enumerate(taken)
                 ]
                 size = staged.nbytes // max(len(rows), 1)
                 first, at = staged.ctypes.data, range(len(rows))
             else:
-                size, first, at = piece.nbytes, numbers.ctypes.data, slots.tolist()
+                size, first, at = self._sizes[number], self._starts[number], taken
             reads += [
                 Read(file, offset, size, first + slot * size, origin, row)
                 for file, offset, slot, row in zip(
@@ -341,6 +347,11 @@ class SlotStore:
             give_back(fetch.slots)
             self._counters.bytes_read += sum(reading.arrived_bytes for reading in fetch.readings)
             self._late.remove(late)
+
+
+def _is_converted(piece: Piece, origin: Origin) -> bool:
+    """Whether what lies in the file is not what lies in the slot."""
+    return piece.dtype != MLX_DTYPE[piece.file_dtype] or getattr(origin, "factor", 1.0) != 1.0
 
 
 def places(origin: Origin, disk: Disk) -> tuple[np.ndarray, np.ndarray]:

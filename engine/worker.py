@@ -124,13 +124,17 @@ class Worker:
 
         from engine import loader, machine
         from engine.batch import Batch, room_for_states
+        from engine.compiling import compile_ahead
         from engine.prefix_files import PrefixFiles, fingerprint
 
         self._unload()
         name = command.model
         if command.model == "default":
-            from engine.default_model import ensure_default_model
+            from engine.default_model import ensure_default_model, model_folder
 
+            if not model_folder(Path(command.data_dir)).exists() and machine.device_name() == "cpu":
+                # There is a download to wait for, and kernels to compile meanwhile.
+                threading.Thread(target=compile_ahead, args=(lambda *_: None,), daemon=True, name="compiling").start()
             path = ensure_default_model(Path(command.data_dir), self._loading)
             name = path.name
         else:

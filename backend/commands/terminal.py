@@ -11,6 +11,7 @@ _STAGES = {
     "download": "Downloading the model",
     "convert": "Converting the model",
     "open": "Opening the model",
+    "compile": "Making the engine ready for this processor (once)",
     "trunk": "Reading the model",
     "warm-up": "Warming up",
 }

@@ -3,11 +3,14 @@
 python -m bench.gateway [--streams 200] [--rate 20] [--seconds 10]
 
 The source writes the time into each token; a client in another process reads it at its socket. Two ways are measured:
-an API request (nothing is kept) and a conversation (each chunk is in SQLite before anyone sees it).
+an API request (nothing is kept) and a conversation (each chunk is in SQLite before anyone sees it). What was made
+before the client had its stream is replayed to it, and counted apart. The clients come one after the other, over
+`--ramp` seconds.
 """
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import re
@@ -16,9 +19,10 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from backend.abort import AbortSignal
 from backend.app import Pagoda
@@ -45,6 +49,9 @@ class Paced:
         return lambda: None
 
     def retry(self) -> None:
+        pass
+
+    def restart(self) -> None:
         pass
 
     async def run(self, request: Generate, abort: AbortSignal) -> AsyncGenerator[SourceEvent, None]:
@@ -78,6 +85,7 @@ def serve(port: int, streams: int, rate: float, seconds: float) -> None:
                 return
             await pagoda.asgi(scope, receive, send)
 
+        gc.freeze()  # as `pagoda serve` does
         uvicorn.run(app, port=port, log_level="warning", lifespan="on", timeout_graceful_shutdown=1)
 
 
@@ -108,23 +116,31 @@ async def answer(port: int, method: str, path: str, body: object = None) -> dict
     return json.loads(re.search(rb"[\[{].*[\]}]", text, re.DOTALL)[0])  # type: ignore[index]
 
 
-async def read(reader: asyncio.StreamReader, late: list[float]) -> None:
+async def read(reader: asyncio.StreamReader, late: list[float | None]) -> None:
+    """Adds how late each chunk came in ms, or None for one that is older than this stream."""
+    opened = time.monotonic_ns()
     while data := await reader.read(65536):
         now = time.monotonic_ns()
-        late += [(now - int(stamp)) / 1e6 for stamp in _STAMP.findall(data)]
+        made = (int(stamp) for stamp in _STAMP.findall(data))
+        late += [(now - stamp) / 1e6 if stamp > opened else None for stamp in made]
 
 
-async def by_api(port: int, late: list[float]) -> None:
+async def by_api(port: int, late: list[float | None]) -> None:
     body = {"model": "paced", "messages": [{"role": "user", "content": "Go"}], "stream": True}
     async with request(port, "POST", "/v1/chat/completions", body) as reader:
         await read(reader, late)
 
 
-async def by_conversation(port: int, late: list[float]) -> None:
+async def by_conversation(port: int, late: list[float | None]) -> None:
     id = (await answer(port, "POST", "/api/conversations", {}))["id"]
     sent = await answer(port, "POST", f"/api/conversations/{id}/messages", {"request_id": id, "text": "Go"})
     async with request(port, "GET", f"/api/conversations/{id}/chunks?attempt={sent['attempt_id']}") as reader:
         await read(reader, late)
+
+
+async def later(seconds: float, work: Coroutine[Any, Any, None]) -> None:
+    await asyncio.sleep(seconds)
+    await work
 
 
 async def measure(args: argparse.Namespace) -> None:
@@ -140,23 +156,24 @@ async def measure(args: argparse.Namespace) -> None:
             except OSError:
                 await asyncio.sleep(0.1)
         print(f"{args.streams} streams at {args.rate:g} chunks/s for {args.seconds:g} s, {os.cpu_count()} cores")
-        columns = ("chunks", "p50 ms", "p99 ms", "max ms", "CPU", "µs/chunk", "MB before", "MB after")
+        columns = ("chunks", "replayed", "p50 ms", "p99 ms", "max ms", "CPU", "µs/chunk", "MB before", "MB after")
         print(" " * 14 + "".join(f"{column:>10}" for column in columns))
         for name, way in (("API", by_api), ("conversation", by_conversation)):
             for round in range(args.rounds):
-                late: list[float] = []
+                found: list[float | None] = []
                 cpu, _, before = await answer(port, "GET", "/used")
                 began = time.monotonic()
-                await asyncio.gather(*(way(port, late) for _ in range(args.streams)))
+                pauses = (args.ramp * n / args.streams for n in range(args.streams))
+                await asyncio.gather(*(later(pause, way(port, found)) for pause in pauses))
                 took = time.monotonic() - began
                 cpu_after, _, after = await answer(port, "GET", "/used")
-                late.sort()
+                late = sorted(ms for ms in found if ms is not None)
                 p50, p99 = late[len(late) // 2], late[int(len(late) * 0.99)]
                 label = name if args.rounds == 1 else f"{name} {round + 1}"
                 used = cpu_after - cpu
                 print(
-                    f"{label:14}{len(late):10}{p50:10.2f}{p99:10.2f}{late[-1]:10.2f}{used / took:10.0%}"
-                    f"{used / len(late) * 1e6:10.0f}{before / 1e6:10.0f}{after / 1e6:10.0f}",
+                    f"{label:14}{len(found):10}{len(found) - len(late):10}{p50:10.2f}{p99:10.2f}{late[-1]:10.2f}"
+                    f"{used / took:10.0%}{used / len(found) * 1e6:10.0f}{before / 1e6:10.0f}{after / 1e6:10.0f}",
                     flush=True,
                 )
     finally:
@@ -169,6 +186,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--rate", type=float, default=20)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--ramp", type=float, default=2, help="seconds until the last client has come")
     parser.add_argument("--rounds", type=int, default=1, help="the same again, to see whether memory stays flat")
     parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()

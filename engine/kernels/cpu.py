@@ -1,4 +1,4 @@
-"""A model's quantised linears and experts on the CPU: Numba for one token, NumPy's BLAS for many.
+"""A model's quantised linears and experts on the CPU: row by row for few tokens, by BLAS for many.
 
 MLX's CPU backend multiplies quantised matrices with one thread at some 0.4 G weights/s. The loops of `quantised` reach
 10 a core for a single token; a chunk of prompt dequantises each matrix once and multiplies with BLAS.
@@ -23,8 +23,10 @@ from engine.kernels.siblings import Siblings, Watcher
 from engine.kernels.threads import each, keep_blas_to_one_thread, split
 from engine.stand_in import StandIn
 
-# Up to so many rows, one pass of matvec a row is faster than dequantising the matrix for BLAS.
-FEW_ROWS = 3
+# Up to so many rows, multiplying row by row is faster than dequantising the matrix for BLAS.
+FEW_ROWS = 16
+# The same for the tokens of one expert, whose matrices may be still on their way from memory.
+FEW_TOKENS = 32
 # Rows dequantised at a time: half a MB at 1,024 columns.
 BLOCK_ROWS = 128
 _BITS = (4, 8)
@@ -68,18 +70,10 @@ class Matrix:
         return Products([self])
 
     def times_here(self, x: np.ndarray) -> np.ndarray:
-        """Like `times`, on the calling thread alone."""
+        """x [n, I] times the transposed matrix by BLAS, on the calling thread alone: for many rows."""
         out = np.empty((len(x), self.w.shape[0]), np.float32)
-        if len(x) <= FEW_ROWS:
-            self.part(x, out, 0, self.w.shape[0])
-        else:
-            self._dense(quantised.planes_of(x, self.bits), out, 0, self.w.shape[0])
+        self._dense(quantised.planes_of(x, self.bits), out, 0, self.w.shape[0])
         return out
-
-    def part(self, x: np.ndarray, out: np.ndarray, lo: int, hi: int) -> None:
-        """out[:, lo:hi] of x [n, I] times the transposed matrix, row by row, on the calling thread."""
-        for row, to in zip(x, out, strict=True):
-            quantised.matvec(row, self.w, self.s, self.b, self.bits, to, lo, hi)
 
     def _dense(self, planes: np.ndarray, out: np.ndarray, lo: int, hi: int) -> None:
         """out[:, lo:hi], by BLAS from dequantised rows; a block of them at a time, so that it stays in the cache."""
@@ -202,16 +196,20 @@ class CpuExperts:
 
     def __call__(self, x: mx.array | HostArray, slots: np.ndarray) -> mx.array | HostArray:
         rows = rows_of(x)
-        flat = slots.reshape(len(rows), -1)
+        flat = np.ascontiguousarray(slots.reshape(len(rows), -1), np.int64)
         out = np.empty((*flat.shape, self.down.w.shape[1]), np.float32)
-        if len(rows) <= FEW_ROWS:
-            self._of_few(rows, flat.astype(np.int64), out)
-        else:
-            self._many(rows, flat, out)
+        if len(rows) <= FEW_TOKENS:
+            self._of_few(rows, flat, out)
+            return like(x, out.reshape(*slots.shape, -1))
+        tokens = np.bincount(flat.reshape(-1))
+        self._of_many(rows, flat, np.flatnonzero(tokens > FEW_TOKENS), out)
+        pairs = np.flatnonzero(tokens[flat] <= FEW_TOKENS)
+        if len(pairs):
+            self._of_few(rows, flat, out, pairs)
         return like(x, out.reshape(*slots.shape, -1))
 
-    def _many(self, rows: np.ndarray, slots: np.ndarray, out: np.ndarray) -> None:
-        """Each expert once, on one thread: its tokens gathered, three products, results put in place."""
+    def _of_many(self, rows: np.ndarray, slots: np.ndarray, experts: np.ndarray, out: np.ndarray) -> None:
+        """Each of these experts on one thread: its tokens gathered, three products, results put in place."""
 
         def one_expert(slot: int) -> None:
             token, k = np.nonzero(slots == slot)
@@ -219,7 +217,7 @@ class CpuExperts:
             gate, up = self.gate[slot].times_here(x), self.up[slot].times_here(x)
             out[token, k] = self.down[slot].times_here(gate / (1 + np.exp(-gate)) * up)
 
-        each(one_expert, np.unique(slots).tolist())
+        each(one_expert, experts.tolist())
 
 
 def rows_of(x: mx.array | HostArray) -> np.ndarray:

@@ -14,7 +14,6 @@ from numba.np.numpy_support import carray
 from engine.kernels.atomics import pointer
 from engine.kernels.crew import board, work
 from engine.kernels.quantised import dot_rows, lay_out
-from engine.kernels.threads import cores
 
 _LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy", "cache": True}
 _CALLED = {"fastmath": True, "error_model": "numpy", "cache": True}
@@ -52,46 +51,51 @@ def _floats(address, rows, columns):
 
 
 @njit(**_LOOP)
-def _lay_out(x, matrix, planes, sums):
-    """Lay out the activation x [I] for a matrix: planes and sums are addresses."""
-    groups, bits = matrix[_GROUPS], matrix[_BITS]
-    lay_out(x, bits, len(x) // groups, _floats(planes, 32 // bits, matrix[_WORDS]), _floats(sums, 1, groups)[0])
+def _integers(address, count):
+    return carray(pointer(address), (count,), np.int64)
 
 
 @njit(**_LOOP)
-def _times(matrix, slot, planes, sums, y, lo, hi):
-    """y[lo:hi] = those rows of a matrix, or of the one in a slot, times what was laid out at these addresses."""
-    rows, words, groups, bits = matrix[_ROWS], matrix[_WORDS], matrix[_GROUPS], matrix[_BITS]
+def _lay_out(x, matrix, out, sums):
+    """Lay out the activation x [I] for a matrix: out and sums are addresses."""
+    words, groups, bits = matrix[_WORDS], matrix[_GROUPS], matrix[_BITS]
+    lay_out(x, words, groups, bits, _floats(out, 1, len(x))[0], _floats(sums, 1, groups)[0])
+
+
+@njit(**_LOOP)
+def _times(matrix, slot, xs, sums, ys, lo, hi):
+    """Rows lo to hi of a matrix, or of the one in a slot, times what was laid out: addresses as of `dot_rows`."""
+    rows, words, groups = matrix[_ROWS], matrix[_WORDS], matrix[_GROUPS]
     w = carray(pointer(matrix[_W] + 4 * slot * rows * words), (rows, words), np.uint32)
     s = _floats(matrix[_S] + 4 * slot * rows * groups, rows, groups)
     b = _floats(matrix[_B] + 4 * slot * rows * groups, rows, groups)
-    dot_rows(_floats(planes, 32 // bits, words), _floats(sums, 1, groups)[0], w, s, b, bits, y, lo, hi)
+    dot_rows(xs, sums, w, s, b, matrix[_BITS], ys, lo, hi)
 
 
 @cfunc(_piece, **_CALLED)
 def _some_rows(job, piece):
     """Rows of matrices that lie one below the other, for every token."""
-    numbers = carray(pointer(job), (6,), np.int64)
-    matrices, tokens, rows_a_piece = numbers[0], numbers[1], numbers[2]
-    table = carray(pointer(job + 48), (matrices, _FIELDS), np.int64)
+    matrices, tokens, rows_a_piece, laid_out, summed, out = _integers(job, 6)
+    table = carray(pointer(job + 48), (int(matrices), _FIELDS), np.int64)
     width, groups = table[0, _WORDS] * (32 // table[0, _BITS]), table[0, _GROUPS]
+    xs, sums, ys = np.empty(tokens, np.int64), np.empty(tokens, np.int64), np.empty(tokens, np.int64)
     above, first = 0, piece * rows_a_piece
     for m in range(matrices):
         rows = table[m, _ROWS]
         lo, hi = max(first - above, 0), min(first + rows_a_piece - above, rows)
         if lo < hi:
             for token in range(tokens):
-                y = _floats(numbers[5] + 4 * (above * tokens + token * rows), 1, rows)[0]
-                planes, sums = numbers[3] + 4 * token * width, numbers[4] + 4 * token * groups
-                _times(table[m], 0, planes, sums, y, lo, hi)
+                xs[token], sums[token] = laid_out + 4 * token * width, summed + 4 * token * groups
+                ys[token] = out + 4 * (above * tokens + token * rows)
+            _times(table[m], 0, xs, sums, ys, lo, hi)
         above += rows
 
 
 @njit(**_LOOP)
-def _multiply(board, function, job, x, planes, sums, out, pieces):
-    job[3], job[4], job[5] = planes.ctypes.data, sums.ctypes.data, out.ctypes.data
+def _multiply(board, function, job, x, laid_out, sums, out, pieces):
+    job[3], job[4], job[5] = laid_out.ctypes.data, sums.ctypes.data, out.ctypes.data
     for token in range(len(x)):
-        _lay_out(x[token], job[6 : 6 + _FIELDS], planes[token].ctypes.data, sums[token].ctypes.data)
+        _lay_out(x[token], job[6 : 6 + _FIELDS], laid_out[token].ctypes.data, sums[token].ctypes.data)
     work(board, function, job.ctypes.data, pieces)
 
 
@@ -111,82 +115,119 @@ class Products:
         job, out = self._job.copy(), np.empty(tokens * total, np.float32)
         rows = max(16, PIECE // (self._width * tokens))
         job[1], job[2] = tokens, rows
-        planes, sums = np.empty((tokens, self._width), np.float32), np.empty((tokens, self._groups), np.float32)
+        laid_out, sums = np.empty((tokens, self._width), np.float32), np.empty((tokens, self._groups), np.float32)
         with board(total * self._width * tokens) as crew:
-            _multiply(crew, _some_rows.address, job, x, planes, sums, out, -(-total // rows))
+            _multiply(crew, _some_rows.address, job, x, laid_out, sums, out, -(-total // rows))
         starts = [0, *self._ends[:-1]]
         return [out[a * tokens : b * tokens].reshape(tokens, -1) for a, b in zip(starts, self._ends, strict=True)]
 
 
 # Numbers of an experts' job before its three matrices.
-_HEAD = 11
+_HEAD = 13
+# Hidden values of so many pairs of a token and an expert are there at once: 16 MB of them.
+_MOST_HIDDEN = 4 << 20
+
+
+@njit(**_LOOP)
+def _task(job, piece):
+    """An expert's slot, the first and last of its pairs in order, and the part of its rows that a piece is about."""
+    slots, order, firsts, _, parts = _integers(job, 5)
+    task, part = piece // parts, piece % parts
+    first, last = _integers(firsts, task + 2)[task : task + 2]
+    slot = _integers(slots, _integers(order, first + 1)[first] + 1)[_integers(order, first + 1)[first]]
+    return slot, first, last, part, parts
 
 
 @cfunc(_piece, **_CALLED)
 def _some_hidden(job, piece):
-    """silu(gate(x)) * up(x) of a part of an expert's hidden values."""
-    slots_at, chosen, parts, hidden, ups, _, width = carray(pointer(job), (7,), np.int64)
-    laid_out = carray(pointer(job + 56), (2, 2), np.int64)
+    """silu(gate(x)) * up(x) of a part of an expert's hidden values, for each of its tokens."""
+    slot, first, last, part, parts = _task(job, piece)
+    numbers = _integers(job, _HEAD)
+    order, chosen, hidden, ups, width = _integers(numbers[1], last), numbers[3], numbers[5], numbers[6], numbers[8]
     table = carray(pointer(job + 8 * _HEAD), (3, _FIELDS), np.int64)
-    index, part = piece // parts, piece % parts
-    slot = carray(pointer(slots_at), (index + 1,), np.int64)[index]
-    token, rows = index // chosen, table[0, _ROWS]
+    rows, count = table[0, _ROWS], last - first
     lo, hi = rows * part // parts, rows * (part + 1) // parts
-    g, u = _floats(hidden + 4 * index * rows, 1, rows)[0], _floats(ups + 4 * index * rows, 1, rows)[0]
-    for which, y in ((0, g), (1, u)):
-        planes, sums = laid_out[which, 0] + 4 * token * width, laid_out[which, 1] + 4 * token * table[which, _GROUPS]
-        _times(table[which], slot, planes, sums, y, lo, hi)
-    for i in range(lo, hi):
-        g[i] = g[i] / (float32(1) + np.exp(-g[i])) * u[i]
+    xs, sums, ys = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
+    for which in range(2):
+        for n in range(count):
+            token = order[first + n] // chosen
+            xs[n] = numbers[9 + 2 * which] + 4 * token * width
+            sums[n] = numbers[10 + 2 * which] + 4 * token * table[which, _GROUPS]
+            ys[n] = (hidden if which == 0 else ups) + 4 * (first + n) * rows
+        _times(table[which], slot, xs, sums, ys, lo, hi)
+    for pair in range(first, last):
+        g, u = _floats(hidden + 4 * pair * rows, 1, rows)[0], _floats(ups + 4 * pair * rows, 1, rows)[0]
+        for i in range(lo, hi):
+            g[i] = g[i] / (float32(1) + np.exp(-g[i])) * u[i]
 
 
 @cfunc(_piece, **_CALLED)
 def _some_out(job, piece):
-    """Rows of what an expert makes of its hidden values."""
-    slots_at, _, parts, hidden, _, out, _ = carray(pointer(job), (7,), np.int64)
+    """Rows of what an expert makes of its hidden values, for each of its tokens."""
+    slot, first, last, part, parts = _task(job, piece)
+    numbers = _integers(job, _HEAD)
+    order, hidden, out = _integers(numbers[1], last), numbers[5], numbers[7]
     table = carray(pointer(job + 8 * _HEAD), (3, _FIELDS), np.int64)
-    index, part = piece // parts, piece % parts
-    slot = carray(pointer(slots_at), (index + 1,), np.int64)[index]
-    down, width = table[2], table[0, _ROWS]
-    planes, sums = np.empty(width, np.float32), np.empty(down[_GROUPS], np.float32)
-    _lay_out(_floats(hidden + 4 * index * width, 1, width)[0], down, planes.ctypes.data, sums.ctypes.data)
+    down, width, count = table[2], table[0, _ROWS], last - first
+    laid_out, summed = np.empty((count, width), np.float32), np.empty((count, down[_GROUPS]), np.float32)
+    xs, sums, ys = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.int64)
     rows = down[_ROWS]
-    y = _floats(out + 4 * index * rows, 1, rows)[0]
-    _times(down, slot, planes.ctypes.data, sums.ctypes.data, y, rows * part // parts, rows * (part + 1) // parts)
-    planes[0] = sums[0]  # only their addresses were used above: this keeps them until here
+    for n in range(count):
+        xs[n], sums[n] = laid_out[n].ctypes.data, summed[n].ctypes.data
+        ys[n] = out + 4 * order[first + n] * rows
+        _lay_out(_floats(hidden + 4 * (first + n) * width, 1, width)[0], down, xs[n], sums[n])
+    _times(down, slot, xs, sums, ys, rows * part // parts, rows * (part + 1) // parts)
+    laid_out[0, 0] = summed[0, 0]  # only their addresses were used above: this keeps them until here
 
 
 @njit(**_LOOP)
-def _run_experts(board, some_hidden, some_out, job, x, slots, planes, sums, hidden, ups, out):
-    job[0], job[3], job[4], job[5] = slots.ctypes.data, hidden.ctypes.data, ups.ctypes.data, out.ctypes.data
+def _run_experts(board, some_hidden, some_out, job, x, slots, order, laid_out, sums, hidden, ups, out):
+    firsts, tasks = np.empty(len(order) + 1, np.int64), 0
+    for n in range(len(order)):
+        if n == 0 or slots[order[n]] != slots[order[n - 1]]:
+            firsts[tasks] = n
+            tasks += 1
+    firsts[tasks] = len(order)
+    job[0], job[1], job[2] = slots.ctypes.data, order.ctypes.data, firsts.ctypes.data
+    job[4] = max(1, min(job[4], -(-4 * (1 + board.size) // tasks)))
+    job[5], job[6], job[7] = hidden.ctypes.data, ups.ctypes.data, out.ctypes.data
     for which in range(2):
         matrix = job[_HEAD + which * _FIELDS : _HEAD + (which + 1) * _FIELDS]
-        job[7 + 2 * which], job[8 + 2 * which] = planes[which].ctypes.data, sums[which].ctypes.data
+        job[9 + 2 * which], job[10 + 2 * which] = laid_out[which].ctypes.data, sums[which].ctypes.data
         for token in range(len(x)):
             at = sums[which].ctypes.data + 4 * token * matrix[_GROUPS]
-            _lay_out(x[token], matrix, planes[which, token].ctypes.data, at)
-    work(board, some_hidden, job.ctypes.data, len(slots) * job[2])
-    work(board, some_out, job.ctypes.data, len(slots) * job[2])
+            _lay_out(x[token], matrix, laid_out[which, token].ctypes.data, at)
+    work(board, some_hidden, job.ctypes.data, tasks * job[4])
+    work(board, some_out, job.ctypes.data, tasks * job[4])
+    firsts[0] = 0  # only its address was used above: this keeps it until here
 
 
 class Experts:
-    """SwiGLU experts in slots, for few tokens: two jobs, gates with ups and then downs."""
+    """SwiGLU experts in slots, each for its few tokens: two jobs, gates with ups and then downs."""
 
     def __init__(self, gate: Quantised, up: Quantised, down: Quantised):
         self._matrices = gate, up, down  # the job knows addresses only: this keeps what lies there
         self._width, self._hidden = gate.w.shape[2] * 32 // gate.bits, gate.w.shape[1]
         self._groups = max(gate.s.shape[2], up.s.shape[2])
         self._job = np.array([*[0] * _HEAD, *(n for m in self._matrices for n in _described(m))], np.int64)
-        self._job[6] = self._width
+        self._job[8] = self._width
         self._most_parts = max(1, self._hidden * self._width // PIECE)
 
-    def __call__(self, x: np.ndarray, slots: np.ndarray, out: np.ndarray) -> None:
-        """out [n, k, D] of x float32 [n, I] for the experts in slots int64 [n, k]; all contiguous."""
+    def __call__(self, x: np.ndarray, slots: np.ndarray, out: np.ndarray, pairs: np.ndarray | None = None) -> None:
+        """out [n, k, D] of x float32 [n, I] for the experts in slots int64 [n, k]; all contiguous.
+
+        `pairs` int64 are the places in [n, k] that are to be computed, counted row by row; all of them when None.
+        """
         (tokens, chosen), flat = slots.shape, slots.reshape(-1)
-        job = self._job.copy()
-        job[1], job[2] = chosen, min(self._most_parts, -(-4 * cores() // len(flat)))
-        planes, sums = (np.empty((2, tokens, width), np.float32) for width in (self._width, self._groups))
-        hidden, ups = np.empty((2, len(flat), self._hidden), np.float32)
-        with board(3 * len(flat) * self._hidden * self._width) as crew:
-            addresses = _some_hidden.address, _some_out.address
-            _run_experts(crew, *addresses, job, x, flat, planes, sums, hidden, ups, out)
+        order = np.arange(len(flat)) if pairs is None else pairs
+        if tokens > 1:  # those of one expert together
+            order = order[np.argsort(flat[order], kind="stable")]
+        laid_out, sums = (np.empty((2, tokens, width), np.float32) for width in (self._width, self._groups))
+        at_once = max(1, _MOST_HIDDEN // (2 * self._hidden))
+        for some in (order[start : start + at_once] for start in range(0, len(order), at_once)):
+            job = self._job.copy()
+            job[3], job[4] = chosen, self._most_parts
+            hidden, ups = np.empty((2, len(some), self._hidden), np.float32)
+            with board(3 * len(some) * self._hidden * self._width) as crew:
+                addresses = _some_hidden.address, _some_out.address
+                _run_experts(crew, *addresses, job, x, flat, some, laid_out, sums, hidden, ups, out)

@@ -1,10 +1,10 @@
 """Numba loops over MLX's affine quantised weights, read in place: weight = scale * q + bias, group by group.
 
-A uint32 word holds eight 4-bit or four 8-bit values. The activation is laid out as one plane per place in the word and
-multiplied by that place's power of two beforehand, so that `word & mask` needs no shift; powers of two are exact in
-float32. The product of a row is written in LLVM's vectors: see `vectors`.
+A uint32 word holds eight 4-bit or four 8-bit values. An activation is laid out vector of words by vector of words: for
+each, all first places, then all second ones, multiplied by that place's power of two beforehand, so that `word & mask`
+needs no shift; powers of two are exact in float32. The products are written in LLVM's vectors: see `vectors`.
 
-Shapes: w uint32 [O, W], s and b float32 [O, G], planes float32 [P, W], sums float32 [G], y float32 [O].
+Shapes: w uint32 [O, W], s and b float32 [O, G].
 """
 
 import numpy as np
@@ -13,47 +13,97 @@ from numba import float32, int32, njit, uint32
 from engine.kernels.vectors import row_product
 
 _LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy", "cache": True}
+# Fast mathematics would sum differently for one activation and for several.
+_IN_ORDER = {**_LOOP, "fastmath": False}
+
+# So many activations at a time: their totals and the matrix's values fit in sixteen vector registers.
+TOGETHER = 4
+# Eight words of a row at a time: a group or a part of one; two groups of four words; or four, for an odd last group.
+_whole4, _pair4, _four4 = row_product(4, 8), row_product(4, 8, groups_a_vector=2), row_product(4, 4)
+_whole8 = row_product(8, 8)
+_whole4s, _pair4s = row_product(4, 8, tokens=TOGETHER), row_product(4, 8, groups_a_vector=2, tokens=TOGETHER)
+_four4s, _whole8s = row_product(4, 4, tokens=TOGETHER), row_product(8, 8, tokens=TOGETHER)
 
 
 @njit(**_LOOP)
-def lay_out(x, bits, group, planes, sums):
-    """Planes of the activation x [I] for `dot_rows`, and the sum of each group of it (for the biases)."""
-    places = 32 // bits
-    factor = float32(1)
-    for p in range(places):
-        if p == places - 1:
-            factor = float32(1)  # the topmost place is shifted down instead: it would be negative as int32
-        for j in range(planes.shape[1]):
-            planes[p, j] = x[j * places + p] * factor
-        factor /= float32(1 << bits)
-    for g in range(sums.shape[0]):
+def _lanes(words, groups, bits):
+    """Words in a vector of a row."""
+    return 4 if bits == 4 and words // groups % 8 != 0 and groups % 2 == 1 else 8
+
+
+@njit(**_LOOP)
+def lay_out(x, words, groups, bits, out, sums):
+    """The activation x [I] for `dot_rows`, into out [I], and the sum of each group of it (for the biases)."""
+    places, lanes = 32 // bits, _lanes(words, groups, bits)
+    for vector in range(words // lanes):
+        factor = float32(1)
+        for p in range(places):
+            if p == places - 1:
+                factor = float32(1)  # the topmost place is shifted down instead: it would be negative as int32
+            for lane in range(lanes):
+                out[(vector * places + p) * lanes + lane] = x[(vector * lanes + lane) * places + p] * factor
+            factor /= float32(1 << bits)
+    group = len(x) // groups
+    for g in range(groups):
         total = float32(0)
         for i in range(g * group, (g + 1) * group):
             total += x[i]
         sums[g] = total
 
 
-# Eight words of a row at a time: a group or a part of one; two groups of four words; or four, for an odd last group.
-_whole4, _pair4, _four4 = row_product(4, 8), row_product(4, 8, groups_a_vector=2), row_product(4, 4)
-_whole8 = row_product(8, 8)
-
-
 @njit(**_LOOP)
-def dot_rows(planes, sums, w, s, b, bits, y, lo, hi):
-    """y[lo:hi] = rows lo to hi of the quantised matrix times the activation that was laid out."""
-    groups = s.shape[1]
+def dot_rows(xs, sums, w, s, b, bits, ys, lo, hi):
+    """Rows lo to hi of the quantised matrix times each activation that was laid out.
+
+    xs, sums and ys are int64 [n]: addresses of the activations, of the sums of their groups, and of the results.
+    """
+    first = 0
+    while first < len(xs):
+        count = min(TOGETHER, len(xs) - first)
+        if count >= TOGETHER - 1:
+            some = np.empty((3, TOGETHER), np.int64)
+            for n in range(TOGETHER):  # a last one that is missing is another one twice: cheaper than one by one
+                at = first + min(n, count - 1)
+                some[0, n], some[1, n], some[2, n] = xs[at], sums[at], ys[at]
+            _together(some[0], some[1], w, s, b, bits, some[2], lo, hi)
+        else:
+            for at in range(first, first + count):
+                _alone(xs[at : at + 1], sums[at : at + 1], w, s, b, bits, ys[at : at + 1], lo, hi)
+        first += count
+
+
+@njit(**_IN_ORDER)
+def _alone(xs, sums, w, s, b, bits, ys, lo, hi):
+    words, groups = w.shape[1], s.shape[1]
     if bits == 8:
         for row in range(lo, hi):
-            y[row] = _whole8(planes, sums, w, s, b, row)
-    elif w.shape[1] // groups % 8 == 0:
+            _whole8(xs, sums, w, s, b, row, ys)
+    elif words // groups % 8 == 0:
         for row in range(lo, hi):
-            y[row] = _whole4(planes, sums, w, s, b, row)
+            _whole4(xs, sums, w, s, b, row, ys)
     elif groups % 2 == 0:
         for row in range(lo, hi):
-            y[row] = _pair4(planes, sums, w, s, b, row)
+            _pair4(xs, sums, w, s, b, row, ys)
     else:
         for row in range(lo, hi):
-            y[row] = _four4(planes, sums, w, s, b, row)
+            _four4(xs, sums, w, s, b, row, ys)
+
+
+@njit(**_IN_ORDER)
+def _together(xs, sums, w, s, b, bits, ys, lo, hi):
+    words, groups = w.shape[1], s.shape[1]
+    if bits == 8:
+        for row in range(lo, hi):
+            _whole8s(xs, sums, w, s, b, row, ys)
+    elif words // groups % 8 == 0:
+        for row in range(lo, hi):
+            _whole4s(xs, sums, w, s, b, row, ys)
+    elif groups % 2 == 0:
+        for row in range(lo, hi):
+            _pair4s(xs, sums, w, s, b, row, ys)
+    else:
+        for row in range(lo, hi):
+            _four4s(xs, sums, w, s, b, row, ys)
 
 
 @njit(**_LOOP)
@@ -62,15 +112,6 @@ def _spread(scales, row, words_per_group, out):
         scale = scales[row, g]
         for j in range(words_per_group):
             out[g * words_per_group + j] = scale
-
-
-@njit(**_LOOP)
-def matvec(x, w, s, b, bits, y, lo, hi):
-    """y[lo:hi] of the quantised matrix times x [I]."""
-    planes = np.empty((32 // bits, w.shape[1]), np.float32)
-    sums = np.empty(s.shape[1], np.float32)
-    lay_out(x, bits, x.shape[0] // s.shape[1], planes, sums)
-    dot_rows(planes, sums, w, s, b, bits, y, lo, hi)
 
 
 @njit(**_LOOP)

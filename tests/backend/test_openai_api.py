@@ -156,13 +156,17 @@ async def test_a_failure_is_an_error_in_both_ways(served):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_client_that_leaves_stops_its_reply_even_while_nothing_comes(served, stream):
+async def test_a_client_that_leaves_stops_its_reply_even_while_nothing_comes(served, stream, caplog):
+    caplog.set_level("INFO", "pagoda.replies")
     asked = asyncio.create_task(_read(served, asking(stream=stream)))
     call = await served.source.next_call()
     asked.cancel()
     await asyncio.wait({asked})
     await asyncio.wait_for(call.over.wait(), 10)
     assert call.abort.aborted
+    while not caplog.messages:
+        await asyncio.sleep(0.01)
+    assert f"{call.run_id} scripted: cancelled (client_left)" in caplog.text and "person" not in caplog.text
     following = asyncio.create_task(served.client.post(PATH, json=asking()))
     await (await served.source.next_call()).finish()
     assert (await following).status_code == 200

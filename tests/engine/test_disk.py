@@ -22,6 +22,7 @@ WAYS = {
     "the system's queue": {"cache": False},
     "threads, past the page cache": {"cache": False, "asynchronous": False},
     "threads, from the page cache": {"asynchronous": False},
+    "all at once from the page cache": {},
 }
 SIZE = 3 * RUN_BYTES + 5000
 
@@ -198,6 +199,7 @@ def test_an_input_output_error_is_tried_again_before_it_is_reported(file, monkey
 
     real, limit = disk_module._preadv, 3
     monkeypatch.setattr(disk_module, "_preadv", failing)
+    monkeypatch.setattr(disk_module, "_native_reads", lambda: None)
     disk = Disk(asynchronous=False)
     file.read_bytes()
     target = page_aligned(PAGE)
@@ -209,8 +211,66 @@ def test_an_input_output_error_is_tried_again_before_it_is_reported(file, monkey
     disk.close()
 
 
+@pytest.mark.parametrize("result", [-5, PAGE], ids=["input/output error", "a part only"])
+def test_what_fails_in_the_systems_queue_is_tried_again_another_way(file, monkeypatch, result):
+    disk = Disk(cache=False)
+    if disk._aio is None:
+        pytest.skip("the system has no queue here")
+    ended, failed = disk._aio.ended, []
+
+    def failing(seconds: float) -> list[tuple[int, int]]:
+        done = ended(seconds)
+        failed.extend(number for number, _ in done)
+        return [(number, result) for number, _ in done]
+
+    monkeypatch.setattr(disk._aio, "ended", failing)
+    target = page_aligned(1 << 20)
+    read(disk, file, [(PAGE, target)])
+    assert failed
+    assert target.tobytes() == file.read_bytes()[PAGE : PAGE + (1 << 20)]
+    assert disk._files[0].direct is not None
+    disk.close()
+
+
+@pytest.mark.skipif(disk_module._native_reads() is None, reason="no Numba here")
+def test_a_file_that_is_cached_as_a_whole_is_not_asked_about_read_by_read(file, monkeypatch):
+    file.read_bytes()
+    asked, is_cached = [], OpenFile.is_cached
+    monkeypatch.setattr(OpenFile, "is_cached", lambda *a: asked.append(a) or is_cached(*a))
+    disk = Disk()
+    parts = [(at * 9000, page_aligned(PAGE + at)) for at in range(20)]
+    read(disk, file, parts)
+    assert len(asked) == 1
+    assert all(part.tobytes() == file.read_bytes()[at : at + part.nbytes] for at, part in parts)
+    # What fails on that way is tried on the other, which knows what to say of it.
+    monkeypatch.setattr(disk_module, "_native_reads", lambda: lambda table: 0)
+    again = [(at, np.zeros_like(part)) for at, part in parts]
+    read(disk, file, again)
+    assert all(one.tobytes() == other.tobytes() for (_, one), (_, other) in zip(parts, again, strict=True))
+    disk.close()
+
+
+@pytest.mark.skipif(disk_module._native_reads() is None, reason="no Numba here")
+def test_a_file_that_leaves_the_page_cache_is_noticed_at_the_next_read(file, tmp_path):
+    mine = tmp_path / "f"
+    mine.write_bytes(file.read_bytes())
+    disk, target = Disk(), page_aligned(1 << 20)
+    read(disk, mine, [(0, target)])
+    assert disk._files[0]._all_cached
+    descriptor = os.open(mine, os.O_RDWR)
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+    target[:] = 0
+    read(disk, mine, [(0, target)])
+    assert not disk._files[0]._all_cached
+    assert target.tobytes() == file.read_bytes()[: 1 << 20]
+    disk.close()
+
+
 def test_closing_does_not_wait_for_a_read_that_hangs(file, monkeypatch):
     monkeypatch.setattr(disk_module, "_LAST_WAIT_S", 0.05)
+    monkeypatch.setattr(disk_module, "_native_reads", lambda: None)
     released = threading.Event()
     real = disk_module._preadv
     monkeypatch.setattr(disk_module, "_preadv", lambda *a: released.wait() and real(*a))

@@ -221,6 +221,10 @@ class HangingDisk(Disk):
         self.released.wait()
         return super()._plain(*arguments)
 
+    def _natively(self, *arguments):
+        self.released.wait()
+        return super()._natively(*arguments)
+
     _by_thread = _plain
 
 

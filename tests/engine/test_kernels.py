@@ -12,6 +12,7 @@ from mlx_lm.models.cache import KVCache, make_prompt_cache
 from mlx_lm.models.switch_layers import SwitchGLU
 
 import engine
+from engine.kernels import products
 from engine.kernels.cpu import CpuLinear, Matrix, experts_of, matrix_of
 from engine.kernels.host_array import HostArray, host, host_aware, host_mx, with_mlx_arrays
 from engine.kernels.host_pass import HostPass, _exchanges, _uncompiled
@@ -29,7 +30,7 @@ def close(got, right, tolerance=1e-5) -> bool:
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize(("group", "width"), [(32, 256), (32, 96), (64, 192), (128, 384)])
-@pytest.mark.parametrize("rows", [1, 3, 4, 40])
+@pytest.mark.parametrize("rows", [1, 2, 7, 40])
 def test_a_quantised_linear_is_mlxs(bits, group, width, rows):
     mx.random.seed(bits * group + rows)
     linear = nn.Linear(width, 131, bias=True).to_quantized(group, bits)
@@ -47,16 +48,31 @@ def test_a_format_without_a_kernel_is_left_to_mlx(bits):
     assert matrix_of(linear) is None
 
 
-@pytest.mark.parametrize("rows", [1, 2, 50])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("group", "width"), [(32, 256), (32, 96), (64, 192)])
+def test_a_row_multiplied_with_others_gets_the_very_bits_it_gets_alone(bits, group, width):
+    linear = nn.Linear(width, 77).to_quantized(group, bits)
+    mx.eval(linear.parameters())
+    matrix = matrix_of(linear)
+    assert isinstance(matrix, Matrix)
+    x = np.random.default_rng(bits).normal(size=(8, width)).astype(np.float32)
+    alone = np.concatenate([matrix.times(row[None]) for row in x])
+    for rows in range(2, 9):
+        assert (matrix.times(x[:rows]) == alone[:rows]).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9, 50, 200])
 @pytest.mark.parametrize(("bits", "down_bits"), [(4, 4), (4, 8), (8, 8)])
-def test_experts_are_mlxs(rows, bits, down_bits):
+def test_experts_are_mlxs_whether_many_tokens_want_one_or_few(rows, bits, down_bits, monkeypatch):
+    monkeypatch.setattr(products, "_MOST_HIDDEN", 40 * 64 * 2)
     mx.random.seed(rows)
     module = SwitchGLU(128, 64, 8)
     module.gate_proj = module.gate_proj.to_quantized(32, bits)
     module.up_proj = module.up_proj.to_quantized(32, bits)
     module.down_proj = module.down_proj.to_quantized(32, down_bits)
     x = mx.random.normal((1, rows, 128))
-    slots = np.random.default_rng(0).integers(0, 8, (1, rows, 3)).astype(np.uint32)
+    # The first is wanted by nearly all tokens, the last by hardly any.
+    slots = np.random.default_rng(0).geometric(0.4, (1, rows, 3)).clip(1, 8).astype(np.uint32) - 1
     mx.eval(module.parameters(), x)
     kernel = experts_of(module)
     assert kernel is not None

@@ -10,6 +10,8 @@ from mlx_lm.models.cache import make_prompt_cache
 
 import engine
 from engine.errors import BudgetError
+from engine.fetch import Fetch
+from engine.slots import SlotStore
 
 PROMPT = [(7 * i) % 500 + 5 for i in range(70)]
 
@@ -88,6 +90,25 @@ def test_with_little_room_experts_are_read_again(tiny_model):
     model = engine.load(tiny_model, expert_bytes="least")
     greedy(model)
     assert model.stats().expert_reads > 3 * 8
+    model.close()
+
+
+@pytest.mark.parametrize("tokens", [40, 400])
+def test_a_chunk_of_a_prompt_reads_each_expert_at_most_once_in_the_order_of_the_file(tiny_model, tokens, monkeypatch):
+    model = engine.load(tiny_model, expert_bytes="least")
+    asked: dict[int, list[int]] = {}
+    fetch = SlotStore.fetch
+
+    def watched(store: SlotStore, place: int, missing: np.ndarray, keep: np.ndarray) -> Fetch:
+        asked.setdefault(place, []).extend(missing.tolist())
+        return fetch(store, place, missing, keep)
+
+    monkeypatch.setattr(SlotStore, "fetch", watched)
+    prompt = [(7 * i) % 500 + 5 for i in range(tokens)]
+    model.fill(mx.array([prompt]), make_prompt_cache(model))
+    assert sorted(asked) == [0, 1, 2]
+    assert all(experts == sorted(set(experts)) for experts in asked.values())
+    assert sum(map(len, asked.values())) > 12
     model.close()
 
 

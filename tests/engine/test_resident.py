@@ -13,7 +13,7 @@ from tests.engine.replies import ask, batch, end_of, reply, tokens_of
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """MLX's own kernels, as where there is a GPU."""
-    monkeypatch.setattr(loader, "_cpu_kernels", lambda: None)
+    monkeypatch.setattr(loader, "_cpu_kernels", lambda report: None)
 
 
 def kinds(model, kind) -> list:

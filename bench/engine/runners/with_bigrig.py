@@ -10,10 +10,9 @@ from pathlib import Path
 
 os.environ.setdefault("BIGRIG_HOME", str(Path(sys.argv[1]).parent / "bigrig-home"))
 
-import mlx.core as mx
 from bigrig_engine import stream
-from measured import arguments, report
-from mlx_lm.models.cache import make_prompt_cache
+from measured import arguments
+from mlx_loop import measure
 
 folder, prompt, tokens, memory_bytes, warm = arguments()
 config = json.loads(Path(folder, "config.json").read_text())
@@ -25,18 +24,5 @@ if not packed.exists():
 slots = max(config["num_experts_per_tok"], int(experts * memory_bytes / packed.stat().st_size))
 manifest, source = stream.expert_source(folder, str(packed))
 model, _, handle = stream.load_streaming(folder, source, capacity=slots, manifest=manifest, verbose=False)
-cache = make_prompt_cache(model)
-
-
-def step(ids: list[int]) -> int:
-    for start in range(0, len(ids) - 1, 64):
-        model(mx.array([ids[start : min(start + 64, len(ids) - 1)]]), cache=cache)
-        mx.eval([c.state for c in cache])
-    return int(mx.argmax(model(mx.array([ids[-1:]]), cache=cache)[0, -1]))
-
-
-if warm:
-    step(prompt[:4])
-    cache = make_prompt_cache(model)
-report(step, lambda token: step([token]), prompt, tokens)
+measure(model, prompt, tokens, warm, chunk=64)
 handle.close()

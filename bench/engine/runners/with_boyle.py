@@ -6,7 +6,6 @@ It is written for macOS: on Linux it gets a number for F_NOCACHE, which is then 
 import fcntl
 
 import mlx.core as mx
-from mlx_lm.models.cache import make_prompt_cache
 
 if not hasattr(fcntl, "F_NOCACHE"):
     plain_fcntl, plain_info = fcntl.fcntl, mx.device_info
@@ -15,19 +14,10 @@ if not hasattr(fcntl, "F_NOCACHE"):
     mx.device_info = lambda *device: {**plain_info(*device), "max_recommended_working_set_size": 16 << 30}
 
 from boyle.loader import load
-from measured import arguments, report
+from measured import arguments
+from mlx_loop import measure
 
 folder, prompt, tokens, memory_bytes, warm = arguments()
 loaded = load(folder, budget=f"{memory_bytes // 10**6}MB", max_context=1024, headroom="50MB")
 model = getattr(loaded, "model", None) or loaded[0]
-cache = make_prompt_cache(model)
-
-
-def step(ids: list[int]) -> int:
-    return int(mx.argmax(model(mx.array([ids]), cache=cache)[0, -1]))
-
-
-if warm:
-    step(prompt[:4])
-    cache = make_prompt_cache(model)
-report(step, lambda token: step([token]), prompt, tokens)
+measure(model, prompt, tokens, warm, chunk=None)
