@@ -353,6 +353,7 @@ class Journal:
 
         return self._endings.write(append)
 
+    @damage_told()
     def chunks(self, attempt_id: str, after: int = -1, limit: int = -1) -> list[Chunk]:
         """The attempt's chunks with `seq > after`, in order, at most `limit` of them when it is not negative."""
         rows = self._db.execute(
