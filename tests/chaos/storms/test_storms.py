@@ -1,5 +1,6 @@
 """A network that is cut, many tabs, reload after reload, in real Chromium: every tab ends with the whole reply."""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from tests.chaos.ledger import Ledger
 from tests.chaos.wire import Wire
 
 WORDS = "Every word of this reply has a number and a place, and none may be missing at the end. "
+
+TABS = 49 if (os.cpu_count() or 1) >= 8 else 14  # a small machine is busy with the browser alone
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +85,7 @@ def test_many_tabs_show_the_same_and_give_everything_back(room: Room, stage: Sta
     conversation = stage.new_conversation(max_tokens=9999)
     person = room.seat(stage.url).open_conversation(conversation)
     before = open_files(stage)
-    tabs = [room.second_tab(person).open_conversation(conversation) for _ in range(49 if ledger.long else 4)]
+    tabs = [room.second_tab(person).open_conversation(conversation) for _ in range(TABS if ledger.long else 4)]
     person.say("Tell all of us")
     stage.say("next")
     stage.begin("stream", 200, 20, WORDS)
@@ -94,4 +97,4 @@ def test_many_tabs_show_the_same_and_give_everything_back(room: Room, stage: Sta
     for tab in tabs:
         tab.page.close()
     until(lambda: open_files(stage) <= before + 6, "the tabs' connections are closed", 120)
-    ledger.survived("50 tabs on one reply", "the same in each", "the whole reply", len(tabs) + 1)
+    ledger.survived("many tabs on one reply", "the same in each", "the whole reply", len(tabs) + 1)
