@@ -2,6 +2,8 @@
 
 import json
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -39,6 +41,16 @@ def text_of(db: sqlite3.Connection, attempt_id: str) -> str:
     return "".join(chunk["text"] for chunk in json.loads(f"[{','.join(payload for (payload,) in rows)}]"))
 
 
+@contextmanager
+def damage_told() -> Iterator[None]:
+    """What nobody wrote, such as a state of zeros, is the database's damage. Raises sqlite3.DatabaseError."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError) as error:
+        raise sqlite3.DatabaseError(f"a row holds what was never written there: {error}") from error
+
+
+@damage_told()
 def row_of(cls: type, row: sqlite3.Row) -> Any:
     """A conversation or a message as its typed value."""
     values = dict(row)

@@ -1,8 +1,9 @@
 """Conversations as downloads, and back: export and import over HTTP."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Literal
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request
@@ -10,6 +11,8 @@ from fastapi.responses import StreamingResponse
 
 from backend.export import as_json, as_markdown, file_name
 from backend.gateway import Gateway
+
+log = logging.getLogger(__name__)
 
 Format = Literal["md", "json"]
 _TYPES = {"md": "text/markdown; charset=utf-8", "json": "application/json"}
@@ -29,9 +32,10 @@ def routes(gateway: Gateway) -> APIRouter:
     async def export_all(format: Format = "json") -> StreamingResponse:
         ids = [row["id"] for row in gateway.conversations()]
         if format == "json":
-            content: Iterable[str] = as_json(gateway.whole(id) for id in ids)
+            content: Iterable[str] = as_json(_all_readable(gateway.whole, ids))
         else:
-            content = (("\n---\n\n" if n else "") + as_markdown(gateway.conversation(id)) for n, id in enumerate(ids))
+            read = _all_readable(gateway.conversation, ids)
+            content = (("\n---\n\n" if n else "") + as_markdown(one) for n, one in enumerate(read))
         return _download(content, f"pagoda.{format}", format)
 
     @api.post("/api/import")
@@ -39,6 +43,17 @@ def routes(gateway: Gateway) -> APIRouter:
         return await gateway.import_conversations(await request.body())
 
     return api
+
+
+def _all_readable(read: Callable[[str], dict[str, Any]], ids: list[str]) -> Iterator[dict[str, Any]]:
+    """Out of a damaged database comes all that is whole; what is not is named in the log."""
+    for id in ids:
+        try:
+            one = read(id)
+        except Exception as error:  # whatever the damage makes of it
+            log.error("conversation %s is damaged and was left out of the export: %s", id, error)
+            continue
+        yield one
 
 
 def _download(content: Iterable[str], name: str, format: Format) -> StreamingResponse:

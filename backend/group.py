@@ -14,6 +14,16 @@ from backend.errors import CannotWrite
 # commits a second instead of 4,000).
 EVERY_S = 0.003
 AT_ONCE = 16  # so many may come closer together before that
+# What SQLite says -> what helps.
+_ADVICE = {
+    "locked": "Another program holds the database: end it, then try again.",
+    "readonly": "Make the folder and its disk writable, then try again.",
+    "malformed": "The database is damaged: end Pagoda, and put a backup of pagoda.db in its place.",
+    "vtable": "The database is damaged: end Pagoda, and put a backup of pagoda.db in its place.",
+    "unable to open": "The folder is out of reach: bring its disk back, then try again.",
+    "disk I/O": "The disk does not work as it should, or is full: look after it, then try again.",
+}
+_OTHERWISE = "Make room on that disk, then try again."
 
 
 class Group:
@@ -74,7 +84,6 @@ def is_of_the_disk(error: BaseException) -> bool:
 
 def cannot_write(error: BaseException) -> CannotWrite:
     """In words."""
-    return CannotWrite(
-        f"This could not be written to the data folder ({error}), so it was not done. "
-        "Make room on that disk, then try again."
-    )
+    words = str(error)
+    what_to_do = next((advice for sign, advice in _ADVICE.items() if sign in words), _OTHERWISE)
+    return CannotWrite(f"This could not be written to the data folder ({words}), so it was not done. {what_to_do}")

@@ -1,6 +1,7 @@
 """Pagoda's own HTTP API: the gateway's methods as JSON, and the chunks of a conversation as server-sent events."""
 
 import logging
+import sqlite3
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -251,6 +252,15 @@ def install_errors(app: FastAPI) -> None:
         if status == 400:
             return _unreadable(request)
         return JSONResponse(error_body(path, "http_error", str(error.detail), status=status), status, error.headers)
+
+    @app.exception_handler(sqlite3.DatabaseError)
+    async def of_the_database(request: Request, error: sqlite3.DatabaseError) -> JSONResponse:
+        log.error("%s %s: %s", request.method, request.url.path, error)
+        words = (
+            f"This could not be read from pagoda.db in the data folder ({error}). The file may be damaged: end Pagoda, "
+            "and put a backup in its place. What can still be read can be exported."
+        )
+        return JSONResponse(error_body(request.url.path, "damaged", words), 500)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:

@@ -1,7 +1,6 @@
 """The journal: conversations, messages, attempts and every chunk, in SQLite. It is the truth; all else is a view.
 
-One connection, plain calls in the event loop's thread. Write-ahead log with synchronous=NORMAL: what a transaction
-wrote survives the death of this process at any moment.
+One connection, plain calls in the event loop's thread. Write-ahead log: what was committed survives this process.
 """
 
 import json
@@ -17,7 +16,7 @@ from typing import Any
 from backend import migrations, placing
 from backend.branches import choose
 from backend.chunks import Chunk, StateChange
-from backend.columns import as_json, columns_of, insert, insert_chunk, progress_of, row_of, text_of
+from backend.columns import as_json, columns_of, damage_told, insert, insert_chunk, progress_of, row_of, text_of
 from backend.endings import Endings
 from backend.errors import CannotWrite
 from backend.folder import FolderLock
@@ -46,11 +45,16 @@ class Journal:
             path.chmod(0o600)
             self._connection = sqlite3.connect(path, isolation_level=None)
             self._connection.row_factory = sqlite3.Row
+            self._connection.text_factory = migrations.readable
             self._group = Group(self._connection)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.execute("PRAGMA foreign_keys=ON")
             migrations.migrate(self._db)
+            self.alive()  # what a start reads has to be readable
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            self._lock.release()
+            raise migrations.damaged(path, error) from error
         except BaseException:
             self._lock.release()
             raise
@@ -349,6 +353,7 @@ class Journal:
 
         return self._endings.write(append)
 
+    @damage_told()
     def chunks(self, attempt_id: str, after: int = -1, limit: int = -1) -> list[Chunk]:
         """The attempt's chunks with `seq > after`, in order, at most `limit` of them when it is not negative."""
         rows = self._db.execute(
@@ -359,6 +364,7 @@ class Journal:
         )
         return self._endings.after([Chunk.restore(**dict(row)) for row in rows], attempt_id, after, limit)
 
+    @damage_told()
     def _attempt(self, row: sqlite3.Row) -> Attempt:
         values = dict(row)
         if values["text"] is None:

@@ -1,6 +1,7 @@
 """Finds rows for the gateway, or says in words that they are gone."""
 
 from backend.branches import Branches
+from backend.columns import damage_told
 from backend.errors import Conflict, Invalid, NotFound
 from backend.journal import Journal
 from backend.rows import Attempt, Conversation, Message, Summary
@@ -38,6 +39,7 @@ class Lookup:
         branches = self.branches(message.conversation_id)
         return branches.user_of(message_id), branches
 
+    @damage_told()
     def branches(self, conversation_id: str) -> Branches:
         """All turns of a conversation."""
         return Branches(self._journal.messages(conversation_id))

@@ -109,6 +109,19 @@ def applied(db: sqlite3.Connection) -> list[str]:
     return [name for (name,) in db.execute("SELECT name FROM migrations ORDER BY number")]
 
 
+def readable(text: bytes) -> str:
+    """For SQLite's `text_factory`: a byte that a disk has lost costs a letter, not the conversation."""
+    return str(text, "utf-8", "replace")
+
+
+def damaged(path: Path, error: Exception) -> ForeignData:
+    """In words."""
+    return ForeignData(
+        f"The conversations in {path} cannot be read ({error}). Nothing was changed. Move that file away to start "
+        "with no conversations, or put a backup in its place."
+    )
+
+
 def refuse_foreign(path: Path, steps: tuple[Step, ...] = STEPS) -> None:
     """Raise ForeignData, without having written a byte, when `path` is not a database this version can open."""
     if not path.exists() or path.stat().st_size == 0:
@@ -116,16 +129,14 @@ def refuse_foreign(path: Path, steps: tuple[Step, ...] = STEPS) -> None:
     try:
         # Read-only: opening it for writing would already fold the write-ahead log into the file.
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        db.text_factory = readable
         try:
             seen = applied(db)
             tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         finally:
             db.close()
-    except sqlite3.DatabaseError as error:
-        raise ForeignData(
-            f"The conversations in {path} cannot be read ({error}). Nothing was changed. Move that file away to start "
-            "with no conversations, or put a backup in its place."
-        ) from error
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+        raise damaged(path, error) from error
     known = [step.__name__ for step in steps]
     if tables and not seen:
         raise ForeignData(

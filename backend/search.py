@@ -9,6 +9,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from backend.migrations import readable
+
 LIMIT = 60
 TRIGRAM = 3
 MAX_WORDS = 12
@@ -26,6 +28,7 @@ def search(path: Path, query: str) -> list[dict[str, Any]]:
     if not words:
         return []
     db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    db.text_factory = readable
     db.row_factory = sqlite3.Row
     try:
         return [_hit(row, words) for row in (*_titles(db, words), *_passages(db, words))][:LIMIT]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from engine import events
-from engine.errors import EngineDied, ModelNotLoaded
+from engine import events, memory
+from engine.errors import EngineDied, ModelChanged, ModelNotLoaded
 
 log = logging.getLogger("pagoda.engine")
 
@@ -25,6 +25,7 @@ MAX_DEATHS_WHILE_LOADING = 3
 # The child itself leaves sooner; one that hangs is not waited for.
 LEAVE_S = 5.0
 _LINE_LIMIT = 1 << 24
+_CHANGED = "A file of the model was changed, so it is loaded again."
 _HUNG = "The engine no longer answered, so it was ended. It starts again and loads the model."
 
 
@@ -219,7 +220,7 @@ class EngineClient:
                 continue
             was_ready = self.status.state == "ready"
             deaths = 0 if was_ready else deaths + 1
-            death = EngineDied(_HUNG if self._hung else _obituary(code, was_ready))
+            death = EngineDied(_HUNG if self._hung else _obituary(code, was_ready, self._budget()))
             self._note, self._hung = _HUNG if self._hung else None, False
             log.warning("%s", death)
             self._end_runs(death)
@@ -236,6 +237,9 @@ class EngineClient:
             if self._again.is_set():
                 self._again.clear()
                 self._load()
+
+    def _budget(self) -> int:
+        return self.memory_bytes or memory.auto_budget()
 
     def _load(self) -> None:
         self._asked += 1
@@ -288,6 +292,9 @@ class EngineClient:
             self._set(EngineStatus("failed", failure=event))
         elif queue := self._runs.get(event.run_id):
             queue.put_nowait(event)
+            if isinstance(event, events.RunFailed) and event.kind == ModelChanged.__name__ and self.status.loaded:
+                self._note = _CHANGED
+                self._reload()
 
     def _send(self, command: events.Command) -> None:
         # Writing to a child that has just died is no error here: its death is reported by the supervisor.
@@ -315,12 +322,18 @@ def _python_path() -> str:
     return f"{here}{os.pathsep}{old}" if old else here
 
 
-def _obituary(code: int, was_ready: bool) -> str:
+def _obituary(code: int, was_ready: bool, budget: int) -> str:
     doing = "was running" if was_ready else "was loading the model"
     if code == -signal.SIGKILL:
         return (
-            f"The engine was killed while it {doing}. Most often the system does that when memory runs out: "
-            "try a smaller --memory."
+            f"The engine was killed while it {doing}. Most often the system does that when memory runs out: it was "
+            f"given {budget / 1e6:,.0f} MB. Try --memory {smaller_budget(budget) / 1e6:.0f}MB."
         )
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     return f"The engine {how} while it {doing}. What it said is in engine.log in the data folder."
+
+
+def smaller_budget(budget: int) -> int:
+    """Bytes to try after memory ran out under `budget`: what fits here, or a quarter less where that was tried."""
+    fits = memory.auto_budget()
+    return fits if fits < budget else budget * 3 // 4

@@ -24,7 +24,7 @@ import numpy as np
 from engine import memory
 from engine.aio import Aio
 from engine.checkpoint import Identity, identity_of
-from engine.errors import DiskError
+from engine.errors import DiskError, ModelChanged
 from engine.file_access import OpenFile
 from engine.reader_threads import ReaderThreads
 from engine.runs import Blocks, Form, Read, Run, direct_form, runs_of, vectors_from
@@ -233,14 +233,14 @@ class Disk:
                 reading.flying -= 1
 
     def check_unchanged(self, files: Iterable[int]) -> None:
-        """Raises DiskError when one is not the file any more that it was when it was opened."""
+        """Raises ModelChanged when one is not the file any more that it was when it was opened."""
         # Two microseconds, after the reads: what they gave was there while nothing had changed yet.
         for number in files:
             file, was = self._files[number], self._were.get(number)
             if file is not None and was is not None and identity_of(file.buffered) != was:
-                raise DiskError(
+                raise ModelChanged(
                     f"{file.path} was changed since the model was loaded, so its experts can't be trusted any more. "
-                    "Load the model again."
+                    "The model has to be loaded again."
                 )
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ EngineError
 ├── CheckpointError   a model folder that cannot be used: names the file and the tensor
 ├── BudgetError       a memory budget that cannot work: says the least that does
 ├── DiskError         reading expert bytes failed: names file, offset and expert
+│   └── ModelChanged    a file is not the one any more that was loaded
 ├── PromptError       a prompt the model cannot take
 │   ├── PromptTooLong   more tokens than the model can hold
 │   └── Unsupported     a wish that this model cannot fulfil: `param` names it
@@ -27,6 +28,10 @@ class BudgetError(EngineError):
 
 class DiskError(EngineError):
     """Reading expert bytes from disk failed."""
+
+
+class ModelChanged(DiskError):
+    """A file of the model is not the one any more that was loaded."""
 
 
 class PromptError(EngineError):

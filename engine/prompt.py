@@ -9,8 +9,11 @@ from engine import harmony
 from engine.errors import PromptError
 from engine.events import Generate
 from engine.loader import PagedModel
+from engine.patience import TookTooLong, at_most
 from engine.template import template_variables
 from engine.tools import check_tools, for_template
+
+TEMPLATE_S = 60.0  # with tokenizing: a million characters on a busy machine take a tenth of it
 
 
 def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
@@ -21,7 +24,13 @@ def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
     check_tools(tokenizer, request)
     variables = template_variables(tokenizer, request.template)
     try:
-        return _rendered(tokenizer, request, request.messages, True, variables)
+        with at_most(TEMPLATE_S):
+            return _rendered(tokenizer, request, request.messages, True, variables)
+    except TookTooLong:
+        raise PromptError(
+            f"The model's chat template did not come to an end within {TEMPLATE_S:.0f} s, so it was stopped. Use "
+            "another model, or mend the template in its folder."
+        ) from None
     except Exception as error:
         raise PromptError(f"The model's chat template does not accept this conversation: {error}") from error
 
@@ -38,8 +47,9 @@ def boundaries(tokenizer: TokenizerWrapper, request: Generate, prompt: list[int]
         if not messages:
             continue
         try:
-            part = _rendered(tokenizer, request, messages, False, variables)
-        except Exception:
+            with at_most(TEMPLATE_S):
+                part = _rendered(tokenizer, request, messages, False, variables)
+        except (Exception, TookTooLong):
             continue
         found.add(next((i for i, (a, b) in enumerate(zip(part, prompt, strict=False)) if a != b), len(part)))
     return sorted(found - {0})

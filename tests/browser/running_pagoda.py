@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -33,28 +33,37 @@ def give_model(data_dir: Path, prepared: Path) -> None:
 
 
 class RunningPagoda:
-    """`url` stays the same when it is started again: a page that is open finds it back."""
+    """`url` stays the same when it is started again: a page that is open finds it back.
 
-    def __init__(self, data_dir: Path, *options: str) -> None:
+    `before` is put before the command, `env` into its environment, `start` is the Python that it runs.
+    """
+
+    def __init__(
+        self, data_dir: Path, *options: str, before: Sequence[str] = (), env: dict[str, str] | None = None,
+        start: str = START, log: Path | None = None,
+    ) -> None:  # fmt: skip
         self.data_dir = data_dir
-        self._options = options
+        self.log = log or data_dir / "serve.log"
+        self.options = options
+        self._before, self._env, self._code = before, env or {}, start
         self._port = 0
         self.start()
 
     def start(self) -> None:
         """Returns as soon as the page can be used; the model may still be on its way."""
-        command = [sys.executable, "-c", START, "serve", "--no-open", "--port", str(self._port)]
-        self._log = open(self.data_dir / "serve.log", "ab")  # noqa: SIM115 (lives as long as the process)
+        command = [*self._before, sys.executable, "-c", self._code, "serve", "--no-open", "--port", str(self._port)]
+        self._log = open(self.log, "ab")  # noqa: SIM115 (lives as long as the process)
         self._process = subprocess.Popen(
-            [*command, "--data", str(self.data_dir), *self._options],
+            [*command, "--data", str(self.data_dir), *self.options],
             cwd=REPOSITORY,
+            env={**os.environ, **self._env},
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert "http://" in line, f"it did not start: {(self.data_dir / 'serve.log').read_text()}"
+        assert "http://" in line, f"it did not start: {self.log.read_text()}"
         self.url = line.split("http://", 1)[1].split("/", 1)[0]
         self._port = int(self.url.rsplit(":", 1)[1])
         self.url = f"http://{self.url}"
@@ -70,6 +79,21 @@ class RunningPagoda:
         self._process.wait()
         until(lambda: not alive(engine), "the engine has noticed that Pagoda is gone")
         self._log.close()
+
+    def kill_both(self) -> None:
+        """The engine first, and Pagoda before it can notice."""
+        self.kill_engine()
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+    def end(self, how: signal.Signals) -> tuple[int, float]:
+        """Ask it to end; its exit status, and the seconds it took."""
+        began = time.monotonic()
+        self._process.send_signal(how)
+        status = self._process.wait(timeout=30)
+        self._log.close()
+        return status, time.monotonic() - began
 
     def kill_engine(self) -> None:
         """End the engine's process alone, as the system does when memory runs out."""
@@ -125,16 +149,29 @@ class RunningPagoda:
     def new_conversation(self, max_tokens: int, temperature: float = 0.0) -> str:
         """An empty conversation whose replies are short enough for a test, and the same every time."""
         body = {"sampling": {"max_tokens": max_tokens, "temperature": temperature}}
-        return self._call("POST", "/api/conversations", body)["id"]
+        return self.post("/api/conversations", body)["id"]
+
+    def send(self, conversation: str, text: str, request_id: str = "") -> dict:
+        """A message; the ids of what came of it."""
+        return self.post(
+            f"/api/conversations/{conversation}/messages", {"request_id": request_id or text, "text": text}
+        )
+
+    def attempts(self, conversation: str) -> list[dict]:
+        """All attempts of a conversation, in the order of its messages."""
+        return [one for message in self.conversation(conversation)["messages"] for one in message.get("attempts", ())]
 
     def conversation(self, id: str) -> dict:
         """What is on disk about a conversation."""
         return self.get(f"/api/conversations/{id}")
 
     def get(self, path: str) -> dict:
-        return self._call("GET", path)
+        return self.call("GET", path)
 
-    def _call(self, method: str, path: str, body: dict | None = None) -> dict:
+    def post(self, path: str, body: dict | None = None) -> dict:
+        return self.call("POST", path, body or {})
+
+    def call(self, method: str, path: str, body: dict | None = None) -> dict:
         request = urllib.request.Request(self.url + path, method=method)
         if body is not None:
             request.data = json.dumps(body).encode()

@@ -59,7 +59,7 @@ def test_a_hit_on_a_branch_out_of_sight_brings_that_branch_back(room: Room, pago
     person = room.seat(pagoda.url)
     chat = pagoda.new_conversation(max_tokens=2)
     person.open_conversation(chat).say("About magnolias").wait_until("complete")
-    pagoda._call(
+    pagoda.call(
         "POST",
         f"/api/messages/{pagoda.conversation(chat)['messages'][0]['id']}/edit",
         {"request_id": "e", "text": "About irises"},

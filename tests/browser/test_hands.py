@@ -84,7 +84,7 @@ def test_enter_on_glass_breaks_the_line_and_the_button_sends(room: Room, pagoda:
 def test_rows_that_are_not_open_are_renamed_and_deleted_with_a_thumb(room: Room, pagoda: RunningPagoda):
     person = room.seat(pagoda.url, viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True)
     chat = pagoda.new_conversation(max_tokens=2)
-    pagoda._call("PATCH", f"/api/conversations/{chat}", {"title": "Far from here"})
+    pagoda.call("PATCH", f"/api/conversations/{chat}", {"title": "Far from here"})
     person.open()
     person.page.get_by_role("button", name="Show conversations").tap()
     more = person.page.get_by_role("button", name="Options for “Far from here”")

@@ -82,8 +82,7 @@ def states(pagoda: RunningPagoda, readers: Sequence[Reader]) -> set[str]:
     """How the replies ended, as a client reads it."""
     found = set()
     for reader in readers:
-        messages = pagoda.conversation(reader.conversation)["messages"]
-        found |= {a["state"] for m in messages for a in m.get("attempts", ()) if a["id"] == reader.attempt}
+        found |= {a["state"] for a in pagoda.attempts(reader.conversation) if a["id"] == reader.attempt}
     return found
 
 
@@ -104,7 +103,4 @@ def _over_http(pagoda: RunningPagoda, reader: Reader) -> None:
     again = Reader(pagoda.url, reader.conversation, reader.attempt)
     again.finish()
     assert again.chunks[: len(reader.chunks)] == reader.chunks, f"{reader.attempt} reads differently now"
-    text = "".join(chunk["data"]["text"] for chunk in again.chunks if chunk["kind"] == "text")
-    messages = pagoda.conversation(reader.conversation)["messages"]
-    attempts = [attempt for message in messages for attempt in message.get("attempts", ())]
-    assert [a["text"] for a in attempts if a["id"] == reader.attempt] == [text]
+    assert [a["text"] for a in pagoda.attempts(reader.conversation) if a["id"] == reader.attempt] == [again.text()]

@@ -41,3 +41,7 @@ class Reader:
         """Until the stream is over."""
         self._thread.join(90)
         assert not self._thread.is_alive(), "a stream stayed open"
+
+    def text(self) -> str:
+        """What the reply said to this reader."""
+        return "".join(chunk["data"]["text"] for chunk in self.chunks if chunk["kind"] == "text")
