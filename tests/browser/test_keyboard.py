@@ -180,7 +180,7 @@ CONTRAST = """() => {
   };
   behind.page = getComputedStyle(document.body).backgroundColor;
   const poor = [];
-  for (const element of document.querySelectorAll("main *, form *, .pg-drawer *")) {
+  for (const element of document.querySelectorAll("main *, form *, .pg-drawer *, dialog *")) {
     const own = [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
     if (!own || !element.checkVisibility() || element.closest(":disabled, .pg-unseen, option, .katex")) continue;
     const pair = [light(rgb(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => b - a);
@@ -196,6 +196,10 @@ CONTRAST = """() => {
 def test_every_word_has_enough_contrast(room: Room, stage: StagedPagoda, scheme: str):
     person = room.seat(stage.url, color_scheme=scheme, reduced_motion="reduce").open_conversation("c_one")
     expect(person.reply().article).to_contain_text("The first.")
+    assert person.page.evaluate(CONTRAST) == []
+    person.page.evaluate("document.activeElement?.blur()")
+    person.page.keyboard.press("?")
+    expect(person.page.locator("#pg-keys")).to_be_visible()
     assert person.page.evaluate(CONTRAST) == []
 
 
