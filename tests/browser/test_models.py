@@ -191,11 +191,11 @@ def test_a_message_for_another_model_waits_and_says_so_and_so_does_going_on_from
     person: Person, pagoda: RunningPagoda, models: Path
 ):
     tiny = str(models / "tiny")
-    pagoda._call("POST", "/api/folders", {"path": str(models)})
+    pagoda.call("POST", "/api/folders", {"path": str(models)})
     assert tiny in [model["name"] for model in pagoda.get("/api/models")["models"]]
     first = pagoda.new_conversation(max_tokens=1500)
     person.open_conversation(first).say("Tell me a very long story.").wait_for_text()
-    other = pagoda._call("POST", "/api/conversations", {"model": tiny, "sampling": {"max_tokens": 3}})["id"]
+    other = pagoda.call("POST", "/api/conversations", {"model": tiny, "sampling": {"max_tokens": 3}})["id"]
     with pagoda.engine_held():
         person.open_conversation(other)
         waiting = person.say("Do you wait?")
@@ -204,8 +204,8 @@ def test_a_message_for_another_model_waits_and_says_so_and_so_does_going_on_from
     person.reply().wait_until("cancelled")
     person.open_conversation(other).reply().wait_until("complete")
 
-    pagoda._call("PATCH", f"/api/conversations/{first}", {"model": tiny, "sampling": {"max_tokens": 3}})
+    pagoda.call("PATCH", f"/api/conversations/{first}", {"model": tiny, "sampling": {"max_tokens": 3}})
     told = person.open_conversation(first).reply()
     told.press("Continue")
     expect(told.article.locator(".pg-timings")).to_contain_text("Continued from the text, not token for token")
-    pagoda._call("PATCH", f"/api/conversations/{first}", {"model": "default"})
+    pagoda.call("PATCH", f"/api/conversations/{first}", {"model": "default"})

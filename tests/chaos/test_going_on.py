@@ -21,14 +21,14 @@ def test_a_reply_of_killed_processes_goes_on_as_if_it_had_never_ended(tmp_path: 
 
     def conversation() -> str:
         """With one whole turn in it."""
-        made = pagoda._call("POST", "/api/conversations", {"sampling": {**drawn, "max_tokens": 40}})["id"]
+        made = pagoda.call("POST", "/api/conversations", {"sampling": {**drawn, "max_tokens": 40}})["id"]
         ended(made, say(made, QUESTIONS[0]))
-        pagoda._call("PATCH", f"/api/conversations/{made}", {"sampling": {**drawn, "max_tokens": TOKENS}})
+        pagoda.call("PATCH", f"/api/conversations/{made}", {"sampling": {**drawn, "max_tokens": TOKENS}})
         return made
 
     def say(made: str, text: str) -> dict:
         body = {"request_id": f"{made} {text[:9]}", "text": text}
-        return pagoda._call("POST", f"/api/conversations/{made}/messages", body)
+        return pagoda.call("POST", f"/api/conversations/{made}/messages", body)
 
     def ended(made: str, sent: dict) -> dict:
         Reader(pagoda.url, made, sent["attempt_id"]).finish()
@@ -51,7 +51,7 @@ def test_a_reply_of_killed_processes_goes_on_as_if_it_had_never_ended(tmp_path: 
         pagoda.wait_until_ready()
         part = pagoda.conversation(broken)["messages"][-1]
         assert part["attempts"][-1]["state"] == "interrupted" and part["text"]
-        on = pagoda._call("POST", f"/api/messages/{part['id']}/continue", {})
+        on = pagoda.call("POST", f"/api/messages/{part['id']}/continue", {})
         rest = ended(broken, on)
         assert rest["text"].startswith(whole["text"]), "the reply that was never interrupted"
         assert rest["usage"]["cached_tokens"] >= 80, "the first turn was not read again"
