@@ -17,9 +17,14 @@ function tell() {
   if (reachable) happenings.dispatchEvent(new CustomEvent("back"));
 }
 
-/** The socket's own next try may be seconds away, while Pagoda answers already. */
+/**
+ * The socket's own next try may be seconds away, while Pagoda answers already. NiceGUI tells the server at such a try,
+ * and only then, which message it expects next; a number from before would make the server load the page anew.
+ */
 function hurrySocket() {
-  if (!socketUp) pageSocket.disconnect().connect();
+  if (socketUp) return;
+  pageSocket.io.opts.query.next_message_id = window.nextMessageId;
+  pageSocket.disconnect().connect();
 }
 
 /** @returns {Promise<boolean>} whether Pagoda answers now; while it does not, it is asked again and again */
