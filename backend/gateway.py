@@ -249,6 +249,8 @@ class Gateway(Library):
 
     def opened(self, conversation_id: str) -> None:
         """A person looks at a conversation: its model gets ready for the next message. Raises NotFound."""
+        if self._closing:
+            return
         conversation = self._find.conversation(conversation_id)
         if line := self._find.branches(conversation_id).on_screen():
             attempts = self._journal.attempts(conversation_id)

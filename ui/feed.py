@@ -17,6 +17,7 @@ from ui.sidebar import Sidebar
 from ui.transcript import Transcript
 
 WINDOW = 24  # messages a tab gets at once; what lies before them comes as the person scrolls up
+WARM_AFTER_S = 0.2  # the snapshot is on its way by then; who only walks past a conversation warms nothing
 PUSH_INTERVAL_S = 0.1  # 4,000 tokens cost 2 s of server CPU at ten pushes a second, 90 s at one per token (DESIGN §4)
 
 
@@ -32,6 +33,7 @@ class Feed:
         self._streamed: str | None = None  # the attempt of which the page got a whole delta last
         self._unsubscribe = lambda: None
         self._timer: asyncio.TimerHandle | None = None
+        self._warming: asyncio.TimerHandle | None = None
         self._last_push = float("-inf")
         self._forget_pending()
 
@@ -63,6 +65,7 @@ class Feed:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._warm_nothing()
         self._forget_pending()
 
     # --- what the person looks at ----------------------------------------------------------------
@@ -72,10 +75,20 @@ class Feed:
         self._on_screen, self._generation = conversation_id, generation
         self._deltas.drain()
         self._messages.clear()
+        self._warm_nothing()
         if conversation_id is not None:
             self._show()
-            with suppress(NotFound):
-                self._gateway.opened(conversation_id)
+            self._warming = asyncio.get_running_loop().call_later(WARM_AFTER_S, self._warm, conversation_id)
+
+    def _warm(self, conversation_id: str) -> None:
+        """The whole conversation is read for it once more, while the person looks at it already."""
+        with suppress(NotFound):
+            self._gateway.opened(conversation_id)
+
+    def _warm_nothing(self) -> None:
+        if self._warming is not None:
+            self._warming.cancel()
+            self._warming = None
 
     def _show(self) -> None:
         assert self._on_screen is not None

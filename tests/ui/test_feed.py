@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.backend.conftest import House
-from ui.feed import PUSH_INTERVAL_S, WINDOW, Feed
+from ui.feed import PUSH_INTERVAL_S, WARM_AFTER_S, WINDOW, Feed
 
 
 class Tab:
@@ -182,10 +182,33 @@ async def test_what_a_person_looks_at_is_read(desk: Desk):
 async def test_opening_a_conversation_lets_its_model_get_ready_for_the_next_message(desk: Desk):
     conversation, source = desk.house.conversation(), desk.house.source
     desk.feed.open(conversation, 1)
+    await warming_is_over()
     assert source.warmed == [], "there is nothing to know of it"
     await desk.house.turn(conversation, "Hello", "Good day")
     desk.feed.open(conversation, 2)
+    assert source.warmed == [], "the snapshot goes out first"
+    await warming_is_over()
     desk.feed.open("no such conversation", 3)
+    await warming_is_over()
     assert source.warmed == [
         ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Good day"}),
     ]
+
+
+async def test_who_walks_past_a_conversation_or_leaves_warms_nothing(desk: Desk):
+    conversation, other = desk.house.conversation(), desk.house.conversation()
+    await desk.house.turn(conversation, "Hello", "Good day")
+    desk.feed.open(conversation, 1)
+    desk.feed.open(other, 2)
+    await warming_is_over()
+    desk.feed.open(conversation, 3)
+    desk.feed.rest()
+    await warming_is_over()
+    assert desk.house.source.warmed == []
+
+
+async def warming_is_over() -> None:
+    """Timers ring in order: what was to be warmed before this call is, when it returns."""
+    rung = asyncio.Event()
+    asyncio.get_running_loop().call_later(WARM_AFTER_S, rung.set)
+    await rung.wait()
