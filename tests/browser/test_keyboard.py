@@ -201,6 +201,13 @@ def test_every_word_has_enough_contrast(room: Room, stage: StagedPagoda, scheme:
     person.page.keyboard.press("?")
     expect(person.page.locator("#pg-keys")).to_be_visible()
     assert person.page.evaluate(CONTRAST) == []
+    person.page.keyboard.press("Escape")
+    for name, dialog in {"How it answers": "How it answers", "Choose another": "Which model"}.items():
+        person.page.get_by_role("button", name=name).click()
+        expect(person.page.get_by_role("dialog", name=dialog)).to_be_visible()
+        assert person.page.evaluate(CONTRAST) == [], name
+        person.page.keyboard.press("Escape")
+        expect(person.page.get_by_role("dialog", name=dialog)).not_to_be_visible()
 
 
 TOO_SMALL_TO_TOUCH = """() => [...document.querySelectorAll("button, textarea, input, select, summary, a[href]")]
