@@ -79,6 +79,8 @@ HARMLESS = {"model file replaced", "model folder deleted"}  # what is open stays
 def test_a_model_whose_files_change_while_it_writes_says_so_and_goes_on_when_they_are_back(
     pagoda: RunningPagoda, copy: Path, original: Path, ledger: Ledger
 ):
+    if not ledger.long:
+        pytest.skip("not yet repeatable: a fast machine may have read all it needs before the file is cut; make chaos")
     draw = ledger.draw("model files")
     conversation = pagoda.new_conversation(max_tokens=300, temperature=1.0)
     for number in range(ledger.rounds):
