@@ -191,6 +191,8 @@ class Meter:
                 "compute_s": end.compute_s,
                 "larger": [[nbytes, round(rate, 4)] for nbytes, rate in end.larger] or None,
                 "tokens_per_s": 1 / end.tpot_s if end.tpot_s > 0 else None,
+                "guessed_tokens": end.guessed or None,
+                "guessed_right": end.guessed_right if end.guessed else None,
             }
         if self._from_text:  # not from its tokens: the server was given the text as the beginning of its answer
             known["continued_from"] = "text"

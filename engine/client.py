@@ -45,6 +45,7 @@ class EngineClient:
 
     def __init__(self, model: str, data_dir: Path, memory_bytes: int | None = None, draft: str | None = None):
         self.model, self.data_dir, self.memory_bytes, self._draft = model, data_dir, memory_bytes, draft
+        self._draft_for = model  # for others it guesses if it can
         self.status = EngineStatus("loading")
         self._child: asyncio.subprocess.Process | None = None
         self._watchers: list[Callable[[EngineStatus], None]] = []
@@ -243,7 +244,8 @@ class EngineClient:
 
     def _load(self) -> None:
         self._asked += 1
-        self._send(events.Load(self.model, str(self.data_dir), self.memory_bytes, self._draft))
+        must = self.model == self._draft_for
+        self._send(events.Load(self.model, str(self.data_dir), self.memory_bytes, self._draft, must))
 
     async def _spawn(self) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader]:
         read_fd, write_fd = os.pipe()

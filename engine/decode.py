@@ -240,6 +240,8 @@ class Run:
                 router_s=used.router_s,
                 compute_s=max(self.share.passes_s - used.disk_s - used.router_s, 0.0),
                 larger=self._larger(gaps, used.disk_s),
+                guessed=self.speculation.guessed,
+                guessed_right=self.speculation.right,
             )
         )
 

@@ -35,12 +35,14 @@ class Sampling:
 @dataclass(frozen=True)
 class Load:
     """Load a model. `model` is "default", a folder, or a hub id; `memory_bytes` None means "auto". `draft` is a smaller
-    one, a folder or a hub id, that guesses what it will say."""
+    one, a folder or a hub id, that guesses what it will say; with other tokens it cannot, and then loading fails where
+    it was meant for this model (`draft_must`), else there is none."""
 
     model: str
     data_dir: str
     memory_bytes: int | None = None
     draft: str | None = None
+    draft_must: bool = True
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,8 @@ class Finished:
     prompt, `cached_tokens` were known from before and not read again. `stop` is the stop string that ended it;
     `thought` and `calls` as in Token; `reasoning_tokens` are those of thoughts and their marks, where they are told
     apart. Of all its passes, `router_s` waited for what routers chose and `compute_s` was neither that nor `disk_s`.
-    `larger` tells what more memory would buy: (budget in bytes, tokens/s).
+    `larger` tells what more memory would buy: (budget in bytes, tokens/s). Of its tokens, `guessed` were guessed and
+    tried before they were known, and `guessed_right` of those came true.
     """
 
     run_id: str
@@ -209,6 +212,8 @@ class Finished:
     compute_s: float = 0.0
     larger: tuple[tuple[int, float], ...] = ()
     reasoning_tokens: int | None = None
+    guessed: int = 0
+    guessed_right: int = 0
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class Speculation:
         self._own = len(self._known)
         self._length = 1
         self._pays = Pays()
+        self.guessed = self.right = 0  # tokens, of the whole reply
 
     def guess(self, tokens: Sequence[int]) -> list[int]:
         """What may follow all these tokens; nothing where nobody knows, or where guesses have not paid."""
@@ -66,6 +67,7 @@ class Speculation:
     def passed(self, guessed: int, kept: int, seconds: float) -> None:
         """A pass with so many guessed tokens, of which so many were right, took so long."""
         self._pays.passed(guessed, 1 + kept, seconds)
+        self.guessed, self.right = self.guessed + guessed, self.right + kept
         if guessed:
             self._length = min(2 * self._length, LONGEST) if kept == guessed else max(kept, 1)
 

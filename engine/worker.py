@@ -155,8 +155,12 @@ class Worker:
         self._model = model = loader.load(path, memory_bytes=budget, on_progress=self._loading, heat_file=heat)
         files = PrefixFiles(data / "prefixes", name_of_files)
         if draft is not None and not speaks_like(draft, model):
-            log.warning("%s does not guess for %s: it has other tokens", draft.name, name)
             draft.close()
+            if command.draft_must:
+                self._unload()
+                words = f"{draft.name} has other tokens than {name}, so it cannot guess what that will say."
+                raise EngineError(f"{words} Start Pagoda without --draft, or name a draft of the same family.")
+            log.warning("%s does not guess for %s: it has other tokens", draft.name, name)
             draft = None
         self._batch = Batch(model, room_for_states(model), files, draft=draft)
         sizes = model.sizes
