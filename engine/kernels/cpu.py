@@ -15,7 +15,7 @@ import numpy as np
 from mlx.utils import tree_unflatten
 from mlx_lm.models.switch_layers import SwiGLU, SwitchGLU
 
-from engine.kernels import quantised
+from engine.kernels import quantised, tape
 from engine.kernels.host_array import HostArray, host, rms_norm_of
 from engine.kernels.host_pass import HostPass
 from engine.kernels.products import Experts, Products
@@ -98,6 +98,9 @@ class DenseMatrix:
 
     def times(self, x: np.ndarray) -> np.ndarray:
         """x [n, I] times the transposed matrix: [n, O]."""
+        return tape.whole(self._product, x)
+
+    def _product(self, x: np.ndarray) -> np.ndarray:
         out = np.empty((len(x), len(self.w)), np.float32)
         split(lambda lo, hi: self.part(x, out, lo, hi), len(self.w), self.w.size * len(x))
         return out
@@ -133,7 +136,7 @@ class CpuLinear(StandIn):
         self.matrix = matrix
         self._watcher = watcher
         self._wanted = wanted
-        self._bias = np.array(original["bias"]) if "bias" in original else None
+        self._bias = host(original["bias"]) if "bias" in original else None
         self._siblings: Siblings | None = None
 
     def join(self, siblings: Siblings) -> None:
@@ -151,6 +154,7 @@ class CpuLinear(StandIn):
         else:
             y = self.matrix.times(rows)
         if self._bias is not None:
+            y = y.view(HostArray)  # a tape hears of these only
             y += self._bias
         return like(x, y.reshape(*x.shape[:-1], -1))
 
@@ -168,7 +172,19 @@ class CpuEmbedding(StandIn):
 
     def __call__(self, tokens: mx.array) -> mx.array | HostArray:
         rows = self.original(tokens)
-        return host(rows) if self._host_pass.on_host() else rows
+        if not self._host_pass.on_host():
+            return rows
+        return host(rows) if tape.current is None else self._noted(tape.current, np.array(rows))
+
+    def _noted(self, going: tape.Tape, row: np.ndarray) -> HostArray:
+        if row.size != row.shape[-1]:
+            raise tape.CannotRecord("several tokens")
+
+        def fill(token: int, _: int) -> None:
+            row[...] = self.original(mx.array([[token]]))
+
+        going.at_start(fill, row)
+        return row.view(HostArray)
 
     def as_linear(self, x: mx.array | HostArray) -> mx.array | HostArray:
         if not self._host_pass.wants_logits():
