@@ -31,15 +31,32 @@ _THE_SAME = {**_LOOP, "fastmath": False}
 LEAST_STRETCH = 256
 
 
-@njit(**_LOOP)
+@njit(**_THE_SAME)
+def _sum_of_squares(x):
+    """Eight sums side by side, so that they are quick in one order that is always the same."""
+    a = b = c = d = e = f = g = h = float32(0)
+    whole = len(x) - len(x) % 8
+    for i in range(0, whole, 8):
+        a += x[i] * x[i]
+        b += x[i + 1] * x[i + 1]
+        c += x[i + 2] * x[i + 2]
+        d += x[i + 3] * x[i + 3]
+        e += x[i + 4] * x[i + 4]
+        f += x[i + 5] * x[i + 5]
+        g += x[i + 6] * x[i + 6]
+        h += x[i + 7] * x[i + 7]
+    total = ((a + b) + (c + d)) + ((e + f) + (g + h))
+    for i in range(whole, len(x)):
+        total += x[i] * x[i]
+    return total
+
+
+@njit(**_THE_SAME)
 def rms_norm(x, weight, eps, out):
     """out [n, D] = x [n, D] / rms(x) * weight [D]."""
     width = x.shape[1]
     for n in range(x.shape[0]):
-        total = float32(0)
-        for i in range(width):
-            total += x[n, i] * x[n, i]
-        factor = float32(1) / np.sqrt(total / float32(width) + float32(eps))
+        factor = float32(1) / np.sqrt(_sum_of_squares(x[n]) / float32(width) + float32(eps))
         for i in range(width):
             out[n, i] = x[n, i] * factor * weight[i]
 
