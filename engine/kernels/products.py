@@ -184,15 +184,20 @@ def _some_out(job, piece):
 
 
 @njit(**_LOOP)
-def _run_experts(board, some_hidden, some_out, job, x, slots, order, laid_out, sums, hidden, ups, out):
+def _run_experts(board, functions, about, sizes, x, slots, order, out):
+    """Both jobs for the pairs of `order`: `about` is what is known of the experts, the rest is written into a copy."""
+    job, hidden_values = about.copy(), about[_HEAD + _ROWS]
+    (some_hidden, some_out), (chosen, most_parts, groups) = functions, sizes
     firsts, tasks = np.empty(len(order) + 1, np.int64), 0
     for n in range(len(order)):
         if n == 0 or slots[order[n]] != slots[order[n - 1]]:
             firsts[tasks] = n
             tasks += 1
     firsts[tasks] = len(order)
-    job[0], job[1], job[2] = slots.ctypes.data, order.ctypes.data, firsts.ctypes.data
-    job[4] = max(1, min(job[4], -(-4 * (1 + board.size) // tasks)))
+    laid_out, sums = np.empty((2, len(x), x.shape[1]), np.float32), np.empty((2, len(x), groups), np.float32)
+    hidden, ups = np.empty((len(order), hidden_values), np.float32), np.empty((len(order), hidden_values), np.float32)
+    job[0], job[1], job[2], job[3] = slots.ctypes.data, order.ctypes.data, firsts.ctypes.data, chosen
+    job[4] = max(1, min(most_parts, -(-4 * (1 + board.size) // tasks)))
     job[5], job[6], job[7] = hidden.ctypes.data, ups.ctypes.data, out.ctypes.data
     for which in range(2):
         matrix = job[_HEAD + which * _FIELDS : _HEAD + (which + 1) * _FIELDS]
@@ -202,7 +207,9 @@ def _run_experts(board, some_hidden, some_out, job, x, slots, order, laid_out, s
             _lay_out(x[token], matrix, laid_out[which, token].ctypes.data, at)
     work(board, some_hidden, job.ctypes.data, tasks * job[4])
     work(board, some_out, job.ctypes.data, tasks * job[4])
-    firsts[0] = 0  # only its address was used above: this keeps it until here
+    # Only the addresses of these were used above: this keeps them until here.
+    firsts[0] = job[0] = 0
+    laid_out[0, 0, 0] = sums[0, 0, 0] = hidden[0, 0] = ups[0, 0] = 0
 
 
 class Experts:
@@ -225,12 +232,9 @@ class Experts:
         order = np.arange(len(flat)) if pairs is None else pairs
         if tokens > 1:  # those of one expert together
             order = order[np.argsort(flat[order], kind="stable")]
-        laid_out, sums = (np.empty((2, tokens, width), np.float32) for width in (self._width, self._groups))
         at_once = max(1, _MOST_HIDDEN // (2 * self._hidden))
-        for some in (order[start : start + at_once] for start in range(0, len(order), at_once)):
-            job = self._job.copy()
-            job[3], job[4] = chosen, self._most_parts
-            hidden, ups = np.empty((2, len(some), self._hidden), np.float32)
+        functions, sizes = (_some_hidden.address, _some_out.address), (chosen, self._most_parts, self._groups)
+        for start in range(0, len(order), at_once):
+            some = order[start : start + at_once]
             with board(3 * len(some) * self._hidden * self._width) as crew:
-                addresses = _some_hidden.address, _some_out.address
-                _run_experts(crew, *addresses, job, x, flat, some, laid_out, sums, hidden, ups, out)
+                _run_experts(crew, functions, self._job, sizes, x, flat, some, out)

@@ -181,7 +181,7 @@ def of_ufunc(
     arrays = [x for x in (*inputs, out) if isinstance(x, np.ndarray)]
     if any(x.dtype != np.float32 or not x.flags.c_contiguous for x in arrays):
         return None
-    if method == "reduce" and ufunc is np.add:
+    if method == "reduce" and ufunc is np.add and "initial" not in kwargs:
         return _summed(inputs[0], out, **kwargs)
     if method != "__call__" or kwargs:
         return None
@@ -217,8 +217,10 @@ def _combined(ufunc: np.ufunc, inputs: Sequence[Any], out: np.ndarray) -> Sequen
     return [combine.address, operation, x, y, out, rows, columns, *steps]
 
 
-def _summed(x: np.ndarray, out: np.ndarray, axis: Any = 0, keepdims: bool = False, **more: Any) -> Sequence[Any] | None:
-    if not isinstance(axis, int) or any(value is not None for value in more.values()) or not x.size:
+def _summed(
+    x: np.ndarray, out: np.ndarray, axis: Any = 0, keepdims: bool = False, dtype: Any = None, where: Any = True
+) -> Sequence[Any] | None:
+    if not isinstance(axis, int) or dtype is not None or where is not True or not x.size:
         return None
     axis %= x.ndim
     blocks, count = int(np.prod(x.shape[:axis])), x.shape[axis]
