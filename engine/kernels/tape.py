@@ -264,7 +264,17 @@ def _on_function(self: Any, function: Any, types: Any, args: Any, kwargs: dict[s
     return current.whole(function, args, kwargs) if current is not None else NotImplemented
 
 
-_HEARD = {"__array_ufunc__": _on_ufunc, "__array_function__": _on_function, **dict.fromkeys(_UNSEEN, _refuse)}
+def _view(self: Any, key: Any) -> Any:
+    part = np.ndarray.__getitem__(self, key)
+    return part if isinstance(part, np.ndarray) else _refuse()
+
+
+_HEARD = {
+    "__getitem__": _view,
+    "__array_ufunc__": _on_ufunc,
+    "__array_function__": _on_function,
+    **dict.fromkeys(_UNSEEN, _refuse),
+}
 
 
 def _listen(arrays: type) -> None:
