@@ -195,7 +195,7 @@ def attention_of_one(q: np.ndarray, keys: np.ndarray, values: np.ndarray, scale:
         )
         room = [scaled, parts_out, highest, total, out]
         arguments = [layer, float(scale), _one_stretch.address, job, q, *room, *sizes]
-        tape.current.native(_attend_again.address, arguments, [q], [out])
+        tape.current.native(_attend_again, arguments, [q], [out])
     return out
 
 
@@ -252,7 +252,7 @@ def note_norm(rows: np.ndarray, weight: np.ndarray, eps: float, out: np.ndarray)
     """Tell the tape of `rms_norm`."""
     if tape.current is not None:
         arguments = [rows, weight, out, *rows.shape, float(eps)]
-        tape.current.native(_norm_again.address, arguments, [rows], [out])
+        tape.current.native(_norm_again, arguments, [rows], [out])
 
 
 @cfunc(STEP, **_CALLED)
@@ -265,7 +265,7 @@ def note_rotation(x: np.ndarray, cosines: np.ndarray, sines: np.ndarray, traditi
     """Tell the tape of `rotate` for x [H, 1, D]."""
     if tape.current is not None:
         arguments = [x, cosines, sines, out, len(x), x.shape[-1], cosines.shape[-1], traditional]
-        tape.current.native(_rotate_again.address, arguments, [x, cosines, sines], [out])
+        tape.current.native(_rotate_again, arguments, [x, cosines, sines], [out])
 
 
 @cfunc(STEP, **_CALLED)

@@ -89,7 +89,7 @@ def _note_taken(x: np.ndarray, indices: np.ndarray, taken: np.ndarray) -> None:
         raise tape.CannotRecord("values taken of another kind")
     assert tape.current is not None
     arguments = [x, indices, taken, indices.size, x.size]
-    tape.current.native(steps.take.address, arguments, [x, indices], [taken])
+    tape.current.native(steps.take, arguments, [x, indices], [taken])
 
 
 def _split(x: HostArray, where: Any, axis: int = 0) -> list[Any]:

@@ -77,7 +77,7 @@ def _note_update(going: tape.Tape, cache: Any, keys: np.ndarray, values: np.ndar
     if len(keys) != 1 or tokens != 1:
         raise tape.CannotRecord("keys of several tokens")
     arguments = [layer, kinds, keys, width, values, depth]
-    going.native(_remember.address, arguments, [keys, values], [])
+    going.native(_remember, arguments, [keys, values], [])
     going.is_cache(layer, *cache._host[1:3])
 
 

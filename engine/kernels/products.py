@@ -120,7 +120,7 @@ class Products:
             _multiply(crew, _some_rows.address, job, x, laid_out, sums, out, pieces)
         if tape.current is not None:
             arguments = [_some_rows.address, job, x, laid_out, sums, pieces, weights >= WORTH_A_CREW, self._width]
-            tape.current.native(_multiply_again.address, arguments, [x], [out])
+            tape.current.native(_multiply_again, arguments, [x], [out])
         starts = [0, *self._ends[:-1]]
         return [out[a * tokens : b * tokens].reshape(tokens, -1) for a, b in zip(starts, self._ends, strict=True)]
 

@@ -28,8 +28,8 @@ def record(forward: Callable[..., Any], tokens: mx.array, caches: list[Any]) -> 
 
     The caches are `ready`. Raises CannotRecord, among others, and leaves the offsets of the caches as they were.
     """
-    position, token = caches[0].offset, int(tokens.item())
-    tape = Tape(HostArray, steps.of_ufunc, caches, token)
+    position = caches[0].offset
+    tape = Tape(HostArray, steps.of_ufunc, caches)
     for cache in caches:
         cache.offset = Position(position)
     ended = position

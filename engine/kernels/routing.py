@@ -59,7 +59,7 @@ def softmax(x: Any, axis: Any = None, precise: bool = False, **_: Any) -> Any:
     shares = np.empty_like(rows)
     softmax_rows(rows, shares)
     if tape.current is not None:
-        tape.current.native(steps.softmax.address, [rows, shares, *rows.shape], [rows], [shares])
+        tape.current.native(steps.softmax, [rows, shares, *rows.shape], [rows], [shares])
     out = shares.reshape(x.shape).view(type(x))
     out.on_mlx = lambda: mx.softmax(_mlx(x), axis=-1, precise=precise)
     return out
@@ -103,8 +103,7 @@ def _note_choice(a: Any, kth: int, order: np.ndarray) -> None:
         order[...] = np.array(argpartition(a, kth))
 
     assert tape.current is not None
-    arguments = [steps.choose.address, a, order, order.size, kth % order.size]
-    tape.current.native(arguments[0], arguments[1:], [a], [order], otherwise)
+    tape.current.native(steps.choose, [a, order, order.size, kth % order.size], [a], [order], otherwise)
 
 
 def topk(a: Any, k: int, axis: int = -1) -> Any:

@@ -186,7 +186,7 @@ def of_ufunc(
     if method != "__call__" or kwargs:
         return None
     if ufunc is np.negative:
-        return [negate.address, inputs[0], out, out.size]
+        return [negate, inputs[0], out, out.size]
     return _combined(ufunc, inputs, out)
 
 
@@ -214,7 +214,7 @@ def _combined(ufunc: np.ufunc, inputs: Sequence[Any], out: np.ndarray) -> Sequen
         steps = 0, 1
     else:
         return None
-    return [combine.address, operation, x, y, out, rows, columns, *steps]
+    return [combine, operation, x, y, out, rows, columns, *steps]
 
 
 def _summed(
@@ -226,5 +226,5 @@ def _summed(
     blocks, count = int(np.prod(x.shape[:axis])), x.shape[axis]
     columns = x.size // (blocks * count)
     if columns > 1:
-        return [add_rows.address, x, out, blocks, count, columns]
-    return [add_values.address, x, out, blocks, count] if count <= _MOST_SUMMED else None
+        return [add_rows, x, out, blocks, count, columns]
+    return [add_values, x, out, blocks, count] if count <= _MOST_SUMMED else None

@@ -57,25 +57,25 @@ _UNSEEN = ("__bool__", "__int__", "__float__", "__index__", "__setitem__", "item
 
 
 class Tape:
-    """What `token` does, with its sequence's `caches`. `arrays` is the class whose operations are noted."""
+    """What a token does, with its sequence's `caches`. `arrays` is the class whose operations are noted."""
 
     def __init__(
         self,
         arrays: type[np.ndarray],
         known: Callable[..., Sequence[Any] | None],
         caches: Sequence[Any],
-        token: int,
     ):
         """`known(ufunc, method, inputs, out, kwargs)` gives a Native step's function and arguments where there is
         compiled code for a NumPy function; any other is called again."""
         self.steps: list[Step] = []
         self.starts: list[Callable[[int, int], None]] = []
-        self.token, self.caches = token, len(caches)
+        self.caches = len(caches)
         self._numbers = {id(cache): number for number, cache in enumerate(caches)}
         self._arrays, self._known = arrays, known
         self._held: list[Any] = []  # steps know addresses: this keeps what lies there
         self._written: set[int] = set()
         self._caches: dict[int, int] = {}
+        self._seen: list[np.ndarray] = []
         self._moving: dict[Any, list[np.ndarray]] = {}
 
     @contextmanager
@@ -89,6 +89,8 @@ class Tape:
         finally:
             _be_deaf(self._arrays)
             current = None
+            self._caches.clear()  # these arrays are the sequence's alone
+            self._seen.clear()
 
     @contextmanager
     def stopped(self):
@@ -106,13 +108,13 @@ class Tape:
 
     def native(
         self,
-        function: int,
+        function: Any,
         arguments: Sequence[Any],
         reads: Sequence[np.ndarray],
         writes: Sequence[np.ndarray],
         otherwise: Callable[[], None] | None = None,
     ) -> None:
-        """A step of compiled code. Of `arguments`, arrays become their addresses; floats are passed as float64."""
+        """A step of compiled code, a Numba C function. Of `arguments`, arrays become addresses and floats float64."""
         self.reads(*reads)
         words = np.empty(len(arguments), np.int64)
         for place, argument in enumerate(arguments):
@@ -121,7 +123,7 @@ class Tape:
             else:
                 words[place] = address(argument) if isinstance(argument, np.ndarray) else argument
         self._held.append(arguments)
-        self.steps.append(Native(function, words, otherwise))
+        self.steps.append(Native(function.address, words, otherwise))
         self.writes(*writes)
 
     def again(self, call: Callable[[], None], reads: Sequence[np.ndarray], writes: Sequence[np.ndarray]) -> None:
@@ -159,7 +161,7 @@ class Tape:
         """These are the keys and values of a cache, which are another sequence's the next time."""
         for array in arrays:
             self._caches[id(_owner(array))] = number
-            self._held.append(array)
+            self._seen.append(array)
 
     def cache_of(self, keys: np.ndarray, values: np.ndarray) -> int:
         """Which cache these are all keys and values of, from its first token on."""

@@ -163,7 +163,7 @@ def test_other_architectures_repeat_too(architecture, tmp_path):
 
 def noted(function, *more) -> Tape:
     """The tape of a function of one token's activation [1, 1, 8]."""
-    tape = Tape(HostArray, steps.of_ufunc, [], 0)
+    tape = Tape(HostArray, steps.of_ufunc, [])
     x = np.arange(8, dtype=np.float32).reshape(1, 1, 8).view(HostArray)
     tape.writes(x)
     with tape.running():
@@ -240,7 +240,7 @@ def test_arithmetic_of_numbers_is_numpys(shape, operation, which):
     x = rng.normal(size=shape).astype(np.float32).view(HostArray)
     others = [shape, (*shape[:-1], 1), (shape[-1],), (1,), None]
     y = 0.3 if others[which] is None else rng.normal(size=others[which]).astype(np.float32).view(HostArray)
-    tape = Tape(HostArray, steps.of_ufunc, [], 0)
+    tape = Tape(HostArray, steps.of_ufunc, [])
     tape.writes(x, *([y] if isinstance(y, np.ndarray) else []))
     with tape.running():
         out = operation(x, y)
@@ -252,7 +252,7 @@ def test_arithmetic_of_numbers_is_numpys(shape, operation, which):
 @given(st.integers(1, 128), st.integers(1, 4))
 def test_a_sum_of_values_is_in_numpys_order(width, rows):
     x = np.ones((1, rows, width), np.float32).view(HostArray)
-    tape = Tape(HostArray, steps.of_ufunc, [], 0)
+    tape = Tape(HostArray, steps.of_ufunc, [])
     tape.writes(x)
     with tape.running():
         out = host_mx.sum(x, axis=-1, keepdims=True)
@@ -263,7 +263,7 @@ def test_a_sum_of_values_is_in_numpys_order(width, rows):
 @given(st.integers(2, 40), st.integers(2, 70))
 def test_a_sum_of_rows_is_in_numpys_order(rows, width):
     x = np.ones((1, 1, rows, width), np.float32).view(HostArray)
-    tape = Tape(HostArray, steps.of_ufunc, [], 0)
+    tape = Tape(HostArray, steps.of_ufunc, [])
     tape.writes(x)
     with tape.running():
         out = x.sum(axis=-2)
@@ -275,7 +275,7 @@ def test_a_norm_and_shares_have_the_same_bits_wherever_they_are_compiled(width):
     x = np.ones((1, 3, width), np.float32).view(HostArray)
     weight = np.random.default_rng(1).normal(size=width).astype(np.float32)
     for function in (lambda x: rms_norm_of(x, weight, 1e-6), lambda x: host_mx.softmax(x, axis=-1)):
-        tape = Tape(HostArray, steps.of_ufunc, [], 0)
+        tape = Tape(HostArray, steps.of_ufunc, [])
         tape.writes(x)
         with tape.running():
             out = function(x)
