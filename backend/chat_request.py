@@ -35,8 +35,8 @@ class TextPart(Strict):
 
 # What says who asks, or where to look for something kept: it changes nothing in a reply.
 _WITHOUT_EFFECT = ("user", "safety_identifier", "prompt_cache_key")
-# What clients send back of a reply they got, and no template reads.
-_ECHO = ("reasoning", "annotations", "refusal", "audio", "function_call")
+# What clients send back of a reply they got, and no template reads; `prefix` is a wish that we grant anyway.
+_ECHO = ("reasoning", "annotations", "refusal", "audio", "function_call", "prefix")
 
 
 class ChatMessage(Strict):
@@ -106,6 +106,9 @@ class _Body(SamplingFields):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+    # As vLLM, llama.cpp and transformers call it; without them a last message of the assistant says the same.
+    continue_final_message: StrictBool | None = None
+    add_generation_prompt: StrictBool | None = None
     pagoda: PagodaOptions | None = None
 
 
@@ -125,6 +128,7 @@ class ChatRequest:
     body: dict[str, Any] = field(default_factory=dict)
     path: str = "chat/completions"
     raw: str | None = None
+    begun: str = ""  # the beginning of the reply, which goes on from there
 
     def generate(self, run_id: str) -> Generate:
         """For the engine; for an upstream the body goes on as it came."""
@@ -134,6 +138,7 @@ class ChatRequest:
             run_id,
             self.messages,
             self.sampling,
+            prefix_text=self.begun,
             template=self.template,
             raw=self.raw,
             tools=self.tools,
@@ -172,12 +177,13 @@ def read(body: Any) -> ChatRequest:
         raise refusal(error, asked) from error
     for number, message in enumerate(parsed.messages):
         message.check(number)
-    if parsed.messages[-1].role == "assistant":
-        raise Invalid("The last message is the assistant's: there is nothing to reply to.", "messages")
+    messages = [message.plain() for message in parsed.messages]
+    begun = messages.pop()["content"] if _goes_on(parsed) else ""
     choice = choice_of(parsed.tool_choice, parsed.tools)
     return ChatRequest(
         model=parsed.model,
-        messages=tuple(message.plain() for message in parsed.messages),
+        messages=tuple(messages),
+        begun=begun,
         sampling=replace(
             to_engine(fields.model_dump(exclude_none=True)),
             logit_bias=biases(parsed.logit_bias),
@@ -193,6 +199,30 @@ def read(body: Any) -> ChatRequest:
         template=(parsed.chat_template_kwargs or {})
         | ({"reasoning_effort": parsed.reasoning_effort} if parsed.reasoning_effort else {}),
     )
+
+
+def _goes_on(parsed: _Body) -> bool:
+    """Whether the last message is the beginning of the reply. Raises Invalid where there is nothing to reply to."""
+    last, asks = parsed.messages[-1], parsed.continue_final_message
+    if last.role != "assistant":
+        if asks:
+            words = "the last message is not the assistant's: there is nothing to go on from."
+            raise Invalid(f"continue_final_message: {words}", "continue_final_message")
+        if parsed.add_generation_prompt is False:
+            words = "without it only a last message of the assistant can be gone on with."
+            raise Invalid(f"add_generation_prompt: {words}", "add_generation_prompt")
+        return False
+    if asks is False or last.tool_calls:
+        raise Invalid("The last message is the assistant's: there is nothing to reply to.", "messages")
+    if parsed.add_generation_prompt and asks:
+        words = "it begins a new message, and continue_final_message goes on with the last one. Send one of them."
+        raise Invalid(f"add_generation_prompt: {words}", "add_generation_prompt")
+    if len(parsed.messages) == 1:
+        raise Invalid("messages: nothing comes before the reply that is to go on.", "messages")
+    if parsed.response_format and parsed.response_format.schema_of_answer() is not None:
+        words = "a reply that goes on cannot be held to a form any more. Leave it out."
+        raise Invalid(f"response_format: {words}", "response_format")
+    return True
 
 
 class _Open(BaseModel):

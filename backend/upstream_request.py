@@ -8,7 +8,7 @@ from engine.events import Generate
 _SAME = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "seed", "max_tokens")
 # llama.cpp knows the repetition penalty by a name of its own.
 _REPETITION = {"llamacpp": "repeat_penalty"}
-_GO_ON = {"vllm": {"continue_final_message": True, "add_generation_prompt": False}}
+_GO_ON = {owner: {"continue_final_message": True, "add_generation_prompt": False} for owner in ("vllm", "pagoda")}
 _THOUGHT = re.compile(r"\A\s*<think>.*?(</think>\s*|\Z)", re.DOTALL)
 
 

@@ -10,7 +10,7 @@ from engine.errors import PromptError
 from engine.events import Generate
 from engine.loader import PagedModel
 from engine.patience import TookTooLong, at_most
-from engine.template import template_variables
+from engine.template import ends_in_thought, template_variables
 from engine.tools import check_tools, for_template
 
 TEMPLATE_S = 60.0  # with tokenizing: a million characters on a busy machine take a tenth of it
@@ -25,7 +25,7 @@ def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
     variables = template_variables(tokenizer, request.template)
     try:
         with at_most(TEMPLATE_S):
-            return _rendered(tokenizer, request, request.messages, True, variables)
+            prompt = _rendered(tokenizer, request, request.messages, True, variables)
     except TookTooLong:
         raise PromptError(
             f"The model's chat template did not come to an end within {TEMPLATE_S:.0f} s, so it was stopped. Use "
@@ -33,6 +33,16 @@ def prompt_tokens(model: PagedModel, request: Generate) -> list[int]:
         ) from None
     except Exception as error:
         raise PromptError(f"The model's chat template does not accept this conversation: {error}") from error
+    return [*prompt, *_end_of_thought(tokenizer, request, prompt)]
+
+
+def _end_of_thought(tokenizer: TokenizerWrapper, request: Generate, prompt: list[int]) -> list[int]:
+    """Where a client begins the answer and the template a thought, that is over; else the answer would be part of it.
+    What this model wrote itself goes on as it is."""
+    given = request.apart and request.prefix_text and not request.prefix_tokens and not harmony.speaks(tokenizer)
+    if not given or not ends_in_thought(tokenizer, prompt) or str(tokenizer.think_end) in request.prefix_text:
+        return []
+    return [int(i) for i in tokenizer.encode(f"\n{tokenizer.think_end}\n\n", add_special_tokens=False)]
 
 
 def boundaries(tokenizer: TokenizerWrapper, request: Generate, prompt: list[int]) -> list[int]:

@@ -11,11 +11,12 @@ def reply_tokens(
     """The ids that a reply goes on from when `shown` is on screen and `tokens` were sampled for it.
 
     These are all of `tokens` as long as they spell what was shown, perhaps with an end that was still held back. Where
-    they don't (the reply was cut before a stop string), those that were shown whole, and the rest tokenised anew.
+    they don't (the reply was cut before a stop string, or there are none: another model or a client wrote it), those
+    that were shown whole, and the rest tokenised anew.
     """
     text = spelled(tokenizer, tokens)
     stop_lies_beyond = any(s in text[max(len(shown) - len(s) + 1, 0) :] for s in stop if s)
-    if shown.startswith(text) or (text.startswith(shown) and not stop_lies_beyond):
+    if tokens and (shown.startswith(text) or (text.startswith(shown) and not stop_lies_beyond)):
         return tokens
     keep = len(tokens)
     while keep and not shown.startswith(spelled(tokenizer, tokens[:keep])):

@@ -118,6 +118,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     from backend.app import build
     from backend.commands.terminal import ProgressLine, show_loading
     from backend.guard import is_loopback
+    from backend.late_heads import LateHeads
 
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # the log has a line of its own for each reply
@@ -151,6 +152,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
 
     config = uvicorn.Config(
         pagoda.asgi,
+        http=LateHeads,
         log_level=settings.log_level,
         access_log=settings.log_level == "debug",
         lifespan="on",

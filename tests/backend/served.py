@@ -5,11 +5,14 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 import httpx
 import uvicorn
+from starlette.types import ASGIApp
 
 from backend.app import Pagoda
+from backend.late_heads import LateHeads
 from backend.upstream import Upstream
 from tests.backend.scripted import ScriptedSource
 
@@ -33,8 +36,8 @@ class Served:
 
 
 @asynccontextmanager
-async def listening(pagoda: Pagoda) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a Pagoda that listens on a port of its own."""
+async def on_a_port(app: ASGIApp, lifespan: Literal["on", "off"] = "off") -> AsyncIterator[int]:
+    """The port on which it is served, as `pagoda serve` does."""
     started = asyncio.Event()
 
     class Server(uvicorn.Server):
@@ -43,16 +46,22 @@ async def listening(pagoda: Pagoda) -> AsyncIterator[httpx.AsyncClient]:
             started.set()
 
     server = Server(
-        uvicorn.Config(pagoda.asgi, port=0, log_level="warning", lifespan="on", timeout_graceful_shutdown=1)
+        uvicorn.Config(app, http=LateHeads, port=0, log_level="warning", lifespan=lifespan, timeout_graceful_shutdown=1)
     )
     serving = asyncio.create_task(server.serve())
     await asyncio.wait_for(started.wait(), 10)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
-        yield client
-    await pagoda.end_replies()
+    yield server.servers[0].sockets[0].getsockname()[1]
     server.should_exit = True
     await serving
+
+
+@asynccontextmanager
+async def listening(pagoda: Pagoda) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a Pagoda that listens on a port of its own."""
+    async with on_a_port(pagoda.asgi, "on") as port:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+            yield client
+        await pagoda.end_replies()
 
 
 @asynccontextmanager

@@ -5,9 +5,11 @@ import json
 from itertools import product
 
 import pytest
+import websockets
 
 from backend.bodies import MOST_VALUES, Bodies
-from tests.backend.served import serve
+from backend.late_heads import LateHeads
+from tests.backend.served import on_a_port, serve
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -78,6 +80,11 @@ async def served(tmp_path):
 async def _answer_all(served) -> None:
     while True:
         await (await served.source.next_call(1e6)).finish(text="Hi")
+
+
+def bodies(served) -> Bodies:
+    """The layer that reads bodies, behind the guard."""
+    return served.pagoda.asgi._app
 
 
 def request(path: str, body: bytes, *headers: str, length: int | None = None) -> bytes:
@@ -170,19 +177,88 @@ async def test_hundreds_of_half_requests_hold_up_nobody(served):
         writer.close()
 
 
-async def test_a_body_that_never_comes_is_not_waited_for_forever():
-    sent = []
+@pytest.mark.parametrize("path", [CHAT, "/anywhere"])
+async def test_a_body_that_never_comes_is_not_waited_for_forever(served, monkeypatch, path):
+    monkeypatch.setattr(bodies(served), "_patience_s", 0.2)
+    ((status, answer),) = await answers(served, request(path, b"{", length=100))
+    assert status == 408 and b"Send it again" in answer
 
-    async def never() -> dict:
-        await asyncio.Event().wait()
-        raise AssertionError
 
-    async def send(message) -> None:
-        sent.append(message)
+async def test_a_byte_now_and_then_is_no_progress_but_a_slow_upload_is(served, monkeypatch):
+    monkeypatch.setattr(bodies(served), "_patience_s", 3)
+    (trickling, byte), (uploading, piece) = await connected(served), await connected(served)
+    byte.write(request(CHAT, b"", length=16_000))
+    slow = json.dumps(ASK | {"messages": [{"role": "user", "content": "x" * 4_000_000}]}).encode()
+    piece.write(request(CHAT, b"", length=len(slow)))
+    sent, cut = 0, asyncio.create_task(one_answer(trickling))
+    while not cut.done():  # the upload, too, has lasted longer than the limit by then
+        if not byte.is_closing():
+            byte.write(b" ")
+        piece.write(slow[sent : sent + 2048])
+        sent += 2048
+        await asyncio.wait({cut}, timeout=0.02)
+    assert (await cut)[0] == 408
+    piece.write(slow[sent:])
+    assert sent < len(slow) and (await one_answer(uploading))[0] == 200
+    byte.close()
+    piece.close()
 
-    scope = {"type": "http", "path": CHAT, "headers": []}
-    await Bodies(None, patience_s=0.01)(scope, never, send)  # type: ignore[arg-type]
-    assert sent[0]["status"] == 408 and (b"connection", b"close") in sent[0]["headers"]
+
+@pytest.mark.parametrize("first", [b"", b"GET /", b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "])
+async def test_headers_that_never_end_are_given_up_however_busily_they_trickle(served, monkeypatch, first):
+    monkeypatch.setattr(LateHeads, "head_s", 0.5)
+    reader, writer = await connected(served)
+    writer.write(first)
+    reading = asyncio.create_task(reader.read())
+    while not reading.done():
+        if first and not writer.is_closing():
+            writer.write(b"a")
+        await asyncio.wait({reading}, timeout=0.02)
+    assert (await reading).startswith(b"HTTP/1.1 408 " if first else b"")
+    writer.close()
+
+
+async def test_a_second_request_on_a_connection_has_the_same_time_for_its_headers(served, monkeypatch):
+    monkeypatch.setattr(LateHeads, "head_s", 0.5)
+    reader, writer = await connected(served)
+    writer.write(request(CHAT, json.dumps(ASK).encode()))
+    assert (await one_answer(reader))[0] == 200
+    writer.write(b"GET /healthz HTTP/1.1\r\n")
+    assert (await one_answer(reader))[0] == 408
+    writer.close()
+
+
+async def test_a_reply_may_last_longer_than_any_head(tmp_path, monkeypatch):
+    monkeypatch.setattr(LateHeads, "head_s", 0.5)
+    async with serve(tmp_path / "data") as served:
+        reader, writer = await connected(served)
+        writer.write(request(CHAT, json.dumps(ASK).encode()))
+        call = await served.source.next_call()
+        for _ in range(2):  # each began later, and is cut
+            assert (await answers(served, b"GET /"))[0][0] == 408
+        await call.finish(text="At last")
+        status, answer = await one_answer(reader)
+        assert status == 200 and b"At last" in answer
+        writer.close()
+
+
+async def test_a_websocket_may_last_longer_than_any_head(monkeypatch):
+    monkeypatch.setattr(LateHeads, "head_s", 0.5)
+
+    async def echo(scope, receive, send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.accept"})
+            while (message := await receive())["type"] != "websocket.disconnect":
+                if "text" in message:
+                    await send({"type": "websocket.send", "text": message["text"]})
+
+    async with on_a_port(echo) as port, websockets.connect(f"ws://127.0.0.1:{port}/") as socket:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /")
+        assert (await one_answer(reader))[0] == 408  # began later than the websocket
+        await socket.send("still here")
+        assert await asyncio.wait_for(socket.recv(), 30) == "still here"
+        writer.close()
 
 
 async def test_who_says_nothing_more_has_left_and_the_reply_is_stopped(tmp_path):

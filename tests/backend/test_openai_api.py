@@ -125,7 +125,7 @@ async def test_without_asking_there_is_neither_progress_nor_usage(served):
         ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": [CALLED]}]}, "messages.0.tool_calls"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
-        ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [CALLED]}]}, "messages"),
         ({"messages": None}, "messages"),
     ],
 )

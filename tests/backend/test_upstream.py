@@ -107,8 +107,9 @@ async def test_thoughts_are_not_sent_back_and_a_continued_text_is(tmp_path):
         assert other.completions()[2]["messages"][1] == {"role": "assistant", "content": "One two"}
 
 
-async def test_a_vllm_server_is_asked_to_go_on_within_the_last_message(tmp_path):
-    async with joined(tmp_path, owner="vllm") as (served, other):
+@pytest.mark.parametrize("owner", ["vllm", "pagoda"])
+async def test_who_knows_the_words_is_asked_to_go_on_within_the_last_message(tmp_path, owner):
+    async with joined(tmp_path, owner=owner) as (served, other):
         other.answers = [Answer([sse(delta("One"))]), Answer([sse(delta(" two", "stop"))])]
         first = await reply(served)
         await ended(served, served.gateway.continue_(served.gateway.attempt(first["id"]).message_id))

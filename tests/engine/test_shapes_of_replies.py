@@ -162,3 +162,26 @@ def test_the_stop_string_that_ended_a_reply_is_told(default):
     stop = whole[3:9]
     assert run(default, max_tokens=12, stop=("###", stop))[-1].stop == stop
     assert run(default, max_tokens=3)[-1].stop is None
+
+
+def test_an_answer_that_a_client_began_is_no_part_of_the_thought_that_the_template_begins(thinker, tmp_path):
+    template = TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+    asked = {"messages": ({"role": "user", "content": "x"},), "apart": True}
+    model = loader.load(with_template(thinker.path, tmp_path / "begins", template))
+    try:
+        prompt, tokenizer = prompt_tokens(model, Generate("r", **asked)), model.tokenizer
+        assert tokenizer.decode(prompt).endswith("<think>\n")
+        begun = prompt_tokens(model, Generate("r", prefix_text="The answer", **asked))
+        assert tokenizer.decode(begun[len(prompt) :]) == "\n</think>\n\n"
+        own = Generate("r", prefix_text="Hm.</think>The answer", **asked)
+        assert prompt_tokens(model, own) == prompt
+        assert not any(event.thought for event in run(model, prefix_text="The answer", max_tokens=8))
+    finally:
+        model.close()
+
+
+def test_a_reply_that_is_known_by_its_text_alone_goes_on_from_there(default):
+    half, whole = run(default, "Tell me of pagodas.", 12), run(default, "Tell me of pagodas.", 24)
+    rest = run(default, "Tell me of pagodas.", 12, prefix_text=text(half))
+    assert text(half) + text(rest) == text(whole)
+    assert rest[-1].prompt_tokens == half[-1].prompt_tokens + half[-1].completion_tokens
