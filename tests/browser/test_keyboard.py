@@ -195,7 +195,7 @@ CONTRAST = """() => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_word_has_enough_contrast(room: Room, stage: StagedPagoda, scheme: str):
     person = room.seat(stage.url, color_scheme=scheme, reduced_motion="reduce").open_conversation("c_one")
-    expect(person.reply().article).to_contain_text("The first.")
+    expect(person.reply(0).article).to_contain_text("The first.")
     assert person.page.evaluate(CONTRAST) == []
     person.page.evaluate("document.activeElement?.blur()")
     person.page.keyboard.press("?")
