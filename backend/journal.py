@@ -212,12 +212,14 @@ class Journal:
         found = self._db.execute("SELECT * FROM attempts WHERE request_id = ?", (request_id,)).fetchone()
         return self._attempt(found) if found else None
 
-    def attempts(self, conversation_id: str) -> dict[str, list[Attempt]]:
-        """The attempts of every message of a conversation, oldest first, by message id."""
+    def attempts(self, conversation_id: str, messages: Sequence[str] | None = None) -> dict[str, list[Attempt]]:
+        """The attempts of every message of a conversation, or of these messages alone; oldest first, by message id."""
         result: dict[str, list[Attempt]] = {}
-        for row in self._db.execute(
-            "SELECT * FROM attempts WHERE conversation_id = ? ORDER BY message_id, number", (conversation_id,)
-        ):
+        where, value = "conversation_id = ?", conversation_id
+        if messages is not None:
+            where, value = "message_id IN (SELECT value FROM json_each(?))", json.dumps(messages)
+        found = self._db.execute(f"SELECT * FROM attempts WHERE {where} ORDER BY message_id, number", (value,))
+        for row in found.fetchall():
             result.setdefault(row["message_id"], []).append(self._attempt(row))
         return result
 

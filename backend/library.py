@@ -8,9 +8,10 @@ import logging
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from backend.branches import Branches
 from backend.broadcast import Broadcast, Subscriber
 from backend.catalog import Catalog
 from backend.chunks import Chunk
@@ -52,19 +53,32 @@ class Library:
         """The rows of the sidebar, the most recently used first."""
         return [summary.to_dict() for summary in self._journal.summaries()]
 
-    def conversation(self, id: str) -> dict[str, Any]:
-        """One conversation with the messages of the branch on screen and all their attempts."""
-        conversation = self._find.conversation(id)
-        attempts, branches = self._journal.attempts(id), self._find.branches(id)
-        return {
+    def conversation(self, id: str, newest: int | None = None) -> dict[str, Any]:
+        """One conversation with the messages of the branch on screen and all their attempts. With `newest` only so many
+        messages, and the ids of those before them as `earlier`: of 1,000 messages the rest is not even read."""
+        conversation, branches = self._find.conversation(id), self._find.branches(id)
+        messages, earlier = _window(branches.on_screen(), None, newest)
+        shape = {
             **self._find.summary(id).to_dict(),
             "system": conversation.system,
             "sampling": conversation.sampling,
-            "messages": [
-                message_dict(m, attempts.get(m.id, ()), branches.versions(m.id) if m.role == "user" else ())
-                for m in branches.on_screen()
-            ],
+            "messages": self._shapes(id, branches, messages),
         }
+        return shape if newest is None else {**shape, "earlier": earlier}
+
+    def earlier(self, id: str, before: str, count: int) -> tuple[list[dict[str, Any]], list[str]]:
+        """The `count` messages before that one, and the ids of those before them; none when it is not on screen."""
+        self.must_know(id)
+        branches = self._find.branches(id)
+        messages, earlier = _window(branches.on_screen(), before, count)
+        return self._shapes(id, branches, messages), earlier
+
+    def _shapes(self, id: str, branches: Branches, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        attempts = self._journal.attempts(id, [message.id for message in messages])
+        return [
+            message_dict(m, attempts.get(m.id, ()), branches.versions(m.id) if m.role == "user" else ())
+            for m in messages
+        ]
 
     def must_know(self, id: str) -> None:
         """Raises NotFound when there is no such conversation."""
@@ -292,3 +306,12 @@ class Library:
 def new_id(prefix: str) -> str:
     """A name that nothing else has."""
     return f"{prefix}_{secrets.token_hex(8)}"
+
+
+def _window(messages: list[Message], before: str | None, count: int | None) -> tuple[list[Message], list[str]]:
+    """The last `count` messages before that one, or of all, and the ids of what comes before them."""
+    end = len(messages)
+    if before is not None:
+        end = next((index for index, message in enumerate(messages) if message.id == before), 0)
+    begin = 0 if count is None else max(0, end - count)
+    return messages[begin:end], [message.id for message in messages[:begin]]

@@ -6,6 +6,7 @@ about to need a lot, a KV cache above all, says so beforehand with `reserve`, an
 """
 
 from collections.abc import Sequence
+from time import perf_counter
 
 from engine import memory, slot_memory
 from engine.errors import BudgetError
@@ -16,6 +17,9 @@ _MARGIN = 32 << 20
 # A chunk of a prompt may take so much however little there is; fewer tokens would read the experts too often.
 _LEAST_CHUNK_BYTES = 16 << 20
 _LEAST_CHUNK_TOKENS = 32
+# Looking takes some 25 microseconds: while so little is about to come it is done so often at most.
+_LITTLE = 1 << 20
+_LOOK_AGAIN_S = 0.01
 
 
 class Budget:
@@ -28,6 +32,7 @@ class Budget:
         self._planned = self._slot_bytes()
         self._least = sum(store.least * store.one_bytes for store in stores)
         self._reserved = 0
+        self._looked_at = 0.0
 
     @property
     def available_bytes(self) -> int:
@@ -64,6 +69,9 @@ class Budget:
         """Keep measured memory within the limit, with slots filled and `coming` bytes taken for a moment."""
         if self.limit is None or not self._stores:
             return
+        if 0 < coming < _LITTLE and perf_counter() - self._looked_at < _LOOK_AGAIN_S:
+            return
+        self._looked_at = perf_counter()
         now, most = self._slot_bytes(), self._planned - self._reserved
         fits = self._fits() - coming
         if fits < now:

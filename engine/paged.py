@@ -17,6 +17,7 @@ import numpy as np
 
 from engine.budget import Budget
 from engine.fetch import Fetch
+from engine.kernels import tape
 from engine.slots import SlotStore
 from engine.watch import Watch
 
@@ -90,6 +91,9 @@ class PagedExperts(nn.Module):
         """What `experts(x, indices)` gives with all of them in memory: [..., k, D]."""
         if self._watch.meeting is not None:
             return self._watch.meeting.attend(self, x, indices)
+        return tape.whole(self._of_all, x, indices)
+
+    def _of_all(self, x: mx.array, indices: mx.array) -> mx.array:
         if isinstance(indices, mx.array):
             started = perf_counter()
             mx.eval(x, indices)

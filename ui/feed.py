@@ -94,25 +94,18 @@ class Feed:
         assert self._on_screen is not None
         self._streamed = None
         try:
-            snapshot = self._gateway.conversation(self._on_screen)
+            snapshot = self._gateway.conversation(self._on_screen, WINDOW)
         except NotFound:
             self._transcript.missing(self._on_screen, self._generation)
             return
-        snapshot["messages"], earlier = _window(snapshot["messages"], len(snapshot["messages"]))
         silences = self._gateway.silences(self._on_screen)
-        self._transcript.show(
-            {**snapshot, "now": time.time(), "silences": silences, "earlier": earlier}, self._generation
-        )
+        self._transcript.show({**snapshot, "now": time.time(), "silences": silences}, self._generation)
         self.read(self._on_screen)
 
     def earlier(self, conversation_id: str, before: str) -> None:
         """What lies before that message. A message that is not there (any more) has nothing before it."""
-        try:
-            messages = self._gateway.conversation(conversation_id)["messages"]
-        except NotFound:
-            return  # deleted meanwhile, and the page hears so by itself
-        end = next((index for index, message in enumerate(messages) if message["id"] == before), 0)
-        self._transcript.earlier(conversation_id, *_window(messages, end))
+        with suppress(NotFound):  # deleted meanwhile, and the page hears so by itself
+            self._transcript.earlier(conversation_id, *self._gateway.earlier(conversation_id, before, WINDOW))
 
     def read(self, conversation_id: str) -> None:
         """The person has seen what arrived."""
@@ -177,9 +170,3 @@ class Feed:
         else:
             self._transcript.deltas(deltas)
         self._streamed = newest["attempt_id"]
-
-
-def _window(messages: list[dict[str, Any]], end: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """The last messages before position `end`, and the ids of all that come before them."""
-    begin = max(0, end - WINDOW)
-    return messages[begin:end], [message["id"] for message in messages[:begin]]

@@ -15,7 +15,7 @@ import numpy as np
 from mlx.utils import tree_unflatten
 from mlx_lm.models.switch_layers import SwiGLU, SwitchGLU
 
-from engine.kernels import quantised
+from engine.kernels import quantised, tape
 from engine.kernels.host_array import HostArray, host, rms_norm_of
 from engine.kernels.host_pass import HostPass
 from engine.kernels.products import Experts, Products
@@ -30,6 +30,8 @@ FEW_TOKENS = 32
 # Rows dequantised at a time: half a MB at 1,024 columns.
 BLOCK_ROWS = 128
 _BITS = (4, 8)
+# Where so many rows of an embedding have MLX's bits, all have.
+_SAMPLES = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,13 @@ class Matrix:
         split(lambda lo, hi: self._dense(planes, out, lo, hi), self.w.shape[0], self.weights * len(x) // FEW_ROWS)
         return out
 
+    def row(self, number: int) -> np.ndarray:
+        """One row of a matrix as float32 [I]."""
+        shifts = np.arange(0, 32, self.bits, dtype=np.uint32)
+        values = (self.w[number][:, None] >> shifts) & np.uint32((1 << self.bits) - 1)
+        by_group = values.reshape(self.s.shape[1], -1).astype(np.float32)
+        return (by_group * self.s[number][:, None] + self.b[number][:, None]).reshape(-1)
+
     @cached_property
     def _alone(self) -> Products:
         return Products([self])
@@ -96,8 +105,15 @@ class DenseMatrix:
     def shape(self) -> tuple[int, int]:
         return self.w.shape[0], self.w.shape[1]
 
+    def row(self, number: int) -> np.ndarray:
+        """One row [I]."""
+        return self.w[number]
+
     def times(self, x: np.ndarray) -> np.ndarray:
         """x [n, I] times the transposed matrix: [n, O]."""
+        return tape.whole(self._product, x)
+
+    def _product(self, x: np.ndarray) -> np.ndarray:
         out = np.empty((len(x), len(self.w)), np.float32)
         split(lambda lo, hi: self.part(x, out, lo, hi), len(self.w), self.w.size * len(x))
         return out
@@ -133,7 +149,7 @@ class CpuLinear(StandIn):
         self.matrix = matrix
         self._watcher = watcher
         self._wanted = wanted
-        self._bias = np.array(original["bias"]) if "bias" in original else None
+        self._bias = host(original["bias"]) if "bias" in original else None
         self._siblings: Siblings | None = None
 
     def join(self, siblings: Siblings) -> None:
@@ -151,6 +167,7 @@ class CpuLinear(StandIn):
         else:
             y = self.matrix.times(rows)
         if self._bias is not None:
+            y = y.view(HostArray)  # a tape hears of these only
             y += self._bias
         return like(x, y.reshape(*x.shape[:-1], -1))
 
@@ -168,7 +185,25 @@ class CpuEmbedding(StandIn):
 
     def __call__(self, tokens: mx.array) -> mx.array | HostArray:
         rows = self.original(tokens)
-        return host(rows) if self._host_pass.on_host() else rows
+        if not self._host_pass.on_host():
+            return rows
+        return host(rows) if tape.current is None else self._noted(tape.current, np.array(rows))
+
+    def _noted(self, going: tape.Tape, row: np.ndarray) -> HostArray:
+        if row.size != row.shape[-1]:
+            raise tape.CannotRecord("several tokens")
+
+        def mlxs(token: int) -> np.ndarray:
+            return np.array(self.original(mx.array([token])))[0]
+
+        some = range(0, self.matrix.shape[0], -(-self.matrix.shape[0] // _SAMPLES))
+        of = self.matrix.row if all(np.array_equal(self.matrix.row(n), mlxs(n)) for n in some) else mlxs
+
+        def fill(token: int, _: int) -> None:
+            row[...] = of(token)
+
+        going.at_start(fill, row)
+        return row.view(HostArray)
 
     def as_linear(self, x: mx.array | HostArray) -> mx.array | HostArray:
         if not self._host_pass.wants_logits():

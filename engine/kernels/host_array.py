@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from engine.kernels import attention, routing
+from engine.kernels import attention, routing, steps, tape
 from engine.kernels.threads import each
 
 _DTYPES = {
@@ -65,6 +65,10 @@ def flatten(x: np.ndarray, start_axis: int = 0, end_axis: int = -1) -> Any:
 
 
 def _put_along_axis(x: HostArray, indices: Any, values: Any, axis: int) -> HostArray:
+    return tape.whole(_put, x, indices, values, axis)
+
+
+def _put(x: HostArray, indices: Any, values: Any, axis: int) -> HostArray:
     out = x.copy()
     np.put_along_axis(out, host(indices), np.asarray(values), axis)
     return out
@@ -73,8 +77,19 @@ def _put_along_axis(x: HostArray, indices: Any, values: Any, axis: int) -> HostA
 def _take_along_axis(x: Any, indices: Any, axis: int | None = None) -> HostArray:
     x, indices = host(x), host(indices)
     if axis in (-1, x.ndim - 1) and x.size == x.shape[-1] and x.ndim == indices.ndim:  # one row, as of one token
-        return x.reshape(-1).take(indices).view(HostArray)
+        taken = x.reshape(-1).take(indices)
+        if tape.current is not None:
+            _note_taken(x, indices, taken)
+        return taken.view(HostArray)
     return host(np.take_along_axis(x, indices, axis))
+
+
+def _note_taken(x: np.ndarray, indices: np.ndarray, taken: np.ndarray) -> None:
+    if (x.dtype, indices.dtype) != (np.float32, np.int64):
+        raise tape.CannotRecord("values taken of another kind")
+    assert tape.current is not None
+    arguments = [x, indices, taken, indices.size, x.size]
+    tape.current.native(steps.take, arguments, [x, indices], [taken])
 
 
 def _split(x: HostArray, where: Any, axis: int = 0) -> list[Any]:
@@ -86,6 +101,7 @@ def rms_norm_of(x: HostArray, weight: np.ndarray, eps: float) -> HostArray:
     rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
     out = np.empty_like(rows)
     attention.rms_norm(rows, weight, eps, out)
+    attention.note_norm(rows, weight, eps, out)
     return out.reshape(x.shape).view(HostArray)
 
 
@@ -93,30 +109,53 @@ def _rms_norm(x: HostArray, weight: Any, eps: float, stream: Any = None) -> Host
     return rms_norm_of(x, np.ones(x.shape[-1], np.float32) if weight is None else host(weight), eps)
 
 
-_angles: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
+_known_angles: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
 
 
 def _rope(
     x: HostArray, dims: int, *, traditional: bool, base: float | None, scale: float, offset: Any, freqs: Any = None
 ) -> HostArray:
     """x [1, H, L, D], whose first token stands at `offset`."""
-    tokens, first = x.shape[-2], int(offset)
-    key = (dims, base, id(freqs), scale, first, tokens)
-    if key not in _angles:
-        # All layers ask for the same angles; the next token asks for others.
-        if len(_angles) > 16:
-            _angles.clear()
-        if freqs is None:
-            periods = np.float32(base) ** (np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims))
-        else:
-            periods = np.asarray(host(freqs), np.float32)
-        positions = np.arange(first, first + tokens, dtype=np.float32) * np.float32(scale)
-        angle = positions[:, None] / periods
-        _angles[key] = np.cos(angle), np.sin(angle)
+    tokens = x.shape[-2]
+    kind = (dims, base, id(freqs), scale)
+
+    def angles_from(first: int) -> tuple[np.ndarray, np.ndarray]:
+        return _angles_at(_periods(dims, base, freqs), scale, first, tokens)
+
+    if tape.current is not None:
+        if tokens != 1:
+            raise tape.CannotRecord("several tokens")
+        cosines, sines = tape.current.moving(kind, offset, angles_from)
+    else:
+        cosines, sines = _angles((*kind, int(offset), tokens), lambda: angles_from(int(offset)))
     heads = np.ascontiguousarray(x).reshape(-1, tokens, x.shape[-1])
     out = np.empty_like(heads)
-    attention.rotate(heads, *_angles[key], traditional, out)
+    attention.rotate(heads, cosines, sines, traditional, out)
+    attention.note_rotation(heads, cosines, sines, traditional, out)
     return out.reshape(x.shape).view(HostArray)
+
+
+def _angles(key: tuple, compute: Callable[[], tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """All layers ask for the same angles; the next token asks for others."""
+    if key not in _known_angles:
+        if len(_known_angles) > 16:
+            _known_angles.clear()
+        _known_angles[key] = compute()
+    return _known_angles[key]
+
+
+def _periods(dims: int, base: float | None, freqs: Any) -> np.ndarray:
+    if freqs is not None:
+        return np.asarray(host(freqs), np.float32)
+    assert base is not None
+    return np.float32(base) ** (np.arange(0, dims, 2, dtype=np.float32) / np.float32(dims))
+
+
+def _angles_at(periods: np.ndarray, scale: float, first: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines [tokens, dims / 2] of the tokens from position `first` on."""
+    positions = np.arange(first, first + tokens, dtype=np.float32) * np.float32(scale)
+    angle = positions[:, None] / periods
+    return np.cos(angle), np.sin(angle)
 
 
 def _attention(
@@ -183,6 +222,7 @@ _FUNCTIONS: dict[str, Callable] = {
     "flatten": flatten,
     "unflatten": lambda x, axis, shape: x.reshape(*x.shape[: axis % x.ndim], *shape, *x.shape[axis % x.ndim + 1 :]),
     "square": lambda x: x * x,
+    "sum": lambda x, axis=None, keepdims=False: np.add.reduce(_plain(x), axis=_axes(axis), keepdims=keepdims),
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "concatenate": lambda arrays, axis=0: np.concatenate([host(a) for a in arrays], axis),
     "stack": lambda arrays, axis=0: np.stack([host(a) for a in arrays], axis),
@@ -191,7 +231,7 @@ _FUNCTIONS: dict[str, Callable] = {
         name: (lambda function: lambda *args, **kw: function(*(_plain(a) for a in args), **kw))(getattr(np, name))
         for name in (
             "reshape", "transpose", "swapaxes", "exp", "log", "log1p", "sqrt", "tanh", "maximum", "minimum", "clip",
-            "sum", "mean", "max", "abs", "multiply", "add", "subtract", "divide", "repeat",
+            "mean", "max", "abs", "multiply", "add", "subtract", "divide", "repeat",
         )
     },
 }  # fmt: skip
@@ -201,6 +241,10 @@ _FAST: dict[str, Callable] = {
     "rope": _rope,
     "scaled_dot_product_attention": _attention,
 }
+
+
+def _axes(axis: Any) -> Any:
+    return tuple(axis) if isinstance(axis, list) else axis
 
 
 def _plain(value: Any) -> Any:
@@ -240,6 +284,8 @@ def with_mlx_arrays(original: Callable) -> Callable:
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if tape.current is not None and _holds_host(args, kwargs):
+            raise tape.CannotRecord("a function of MLX's")
         args = tuple([to_mlx(b) for b in a] if type(a) is list else to_mlx(a) for a in args)
         return original(*args, **{name: to_mlx(a) for name, a in kwargs.items()})
 

@@ -17,7 +17,10 @@ import mlx.nn as nn
 import numpy as np
 from mlx_lm.models.cache import KVCache, make_prompt_cache
 
-from engine.kernels.host_array import HostArray, host, host_aware, host_mx, to_mlx, with_mlx_arrays
+from engine.errors import EngineError
+from engine.kernels import kv_store, replay
+from engine.kernels.host_array import host_aware, host_mx, to_mlx, with_mlx_arrays
+from engine.kernels.kv_store import update_on_host, update_on_mlx
 from engine.kernels.routing import whole_or_on_mlx
 
 log = logging.getLogger("pagoda.engine")
@@ -28,8 +31,11 @@ TOLERANCE = 1e-4
 _SEQUENCES = (0.5, 0.25, 0.1)
 # A function that uses one of these chooses experts: see routing.
 _CHOOSING = ("argpartition", "topk", "sort")
+# A model's code is given so many tokens to be recorded; near-ties of its router may spoil one.
+_RECORDINGS = 3
+# What was recorded has to give the same bits as the model's code for so many tokens.
+_PROOFS = 2
 _kv_cache: Any = KVCache
-_update_on_mlx = KVCache.update_and_fetch
 
 
 class HostPass:
@@ -40,6 +46,8 @@ class HostPass:
         self._going_on = False
         self._with_logits = True
         self._exchanges: list[tuple[dict[str, Any], str, Any, Any]] = []
+        self._replay: replay.Replay | None = None
+        self._recordings = self._proofs = 0
 
     def on_host(self) -> bool:
         """Whether the pass going on runs on the host."""
@@ -55,6 +63,12 @@ class HostPass:
 
     def run(self, forward: Callable[..., Any], tokens: mx.array, cache: list, with_logits: bool = True) -> mx.array:
         """`forward(tokens, cache=cache)` on the host: logits [1, L, V], all zero unless they are wanted."""
+        if with_logits and tokens.shape[1] == 1 and not self._going_on and replay.ready(cache):
+            return self._one(forward, tokens, cache)
+        return self._as_written(forward, tokens, cache, with_logits)
+
+    def _as_written(self, forward: Callable[..., Any], tokens: mx.array, cache: list, with_logits: bool) -> mx.array:
+        """The model's code, run on the host."""
         self._with_logits = with_logits
         try:
             with self._exchanged():
@@ -62,6 +76,44 @@ class HostPass:
         finally:
             self._with_logits = True
         return to_mlx(logits) if with_logits else mx.zeros(logits.shape)
+
+    def _one(self, forward: Callable[..., Any], tokens: mx.array, cache: list) -> mx.array:
+        """One token: recorded, or, once that was proved to give the very same, repeated."""
+        if self._replay is not None:
+            if self._proofs < _PROOFS:
+                return self._proved(self._replay, forward, tokens, cache)
+            with self._exchanged():
+                return to_mlx(self._replay.run(_token_of(tokens), cache))
+        if self._recordings < _RECORDINGS:
+            self._recordings += 1
+            try:
+                with self._exchanged():
+                    self._replay, logits = replay.record(forward, tokens, cache)
+                return to_mlx(logits)
+            except EngineError:
+                raise
+            except Exception as error:
+                log.info("a token of this model can't be recorded: %s: %s", type(error).__name__, error)
+        return self._as_written(forward, tokens, cache, with_logits=True)
+
+    def _proved(self, recorded: replay.Replay, forward: Callable[..., Any], tokens: mx.array, cache: list) -> mx.array:
+        """The logits as the model's code gives them; and whether repeating what was recorded gives their very bits."""
+        position = cache[0].offset
+        logits = self._as_written(forward, tokens, cache, with_logits=True)
+        rows = [row for c in cache for row in kv_store.rows_at(c, position)]
+        right = [row.copy() for row in rows]
+        for c in cache:
+            c.offset = position
+        with self._exchanged():
+            repeated = recorded.run(_token_of(tokens), cache)
+        pairs = [(repeated, np.array(logits)), *zip(rows, right, strict=True)]
+        self._proofs += 1
+        if not all(np.array_equal(got, wanted) for got, wanted in pairs):
+            log.info("a recorded token of this model does not give the same bits")
+            self._replay, self._recordings = None, _RECORDINGS
+            for row, bits in zip(rows, right, strict=True):
+                row[...] = bits
+        return logits
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -98,7 +150,7 @@ class HostPass:
         """How far logits of a sequence that begins at token `first` are from MLX's, relative to the largest."""
         on_mlx, on_host = make_prompt_cache(model), make_prompt_cache(model)
         most = 0.0
-        for chunk in ([0, 1, 2], [3, 4], [5], [6]):
+        for chunk in ([0, 1, 2], [3, 4], [5], [6], [7]):
             tokens = mx.array([[first + number for number in chunk]])
             if not self.fits(tokens, on_host):
                 raise TypeError(f"there is no form of {type(on_host[0]).__name__} for it")
@@ -115,13 +167,13 @@ class HostPass:
             return
         for names, name, _, on_host in self._exchanges:
             names[name] = on_host
-        _kv_cache.update_and_fetch = _update_on_host
+        _kv_cache.update_and_fetch = update_on_host
         self._going_on = True
         try:
             yield
         finally:
             self._going_on = False
-            _kv_cache.update_and_fetch = _update_on_mlx
+            _kv_cache.update_and_fetch = update_on_mlx
             for names, name, on_mlx, _ in self._exchanges:
                 names[name] = on_mlx
 
@@ -155,34 +207,5 @@ def _uncompiled(function: Any) -> FunctionType:
     return plain
 
 
-def _update_on_host(cache: Any, keys: Any, values: Any) -> tuple[Any, Any]:
-    """KVCache.update_and_fetch, written in place into memory that only this cache has."""
-    if type(keys) is not HostArray:
-        return _update_on_mlx(cache, keys, values)
-    start, end = cache.offset, cache.offset + keys.shape[2]
-    mine = getattr(cache, "_host", None)
-    if mine is None or mine[0] is not cache.keys or end > cache.keys.shape[2]:
-        cache.keys = _own(cache.keys, keys, start, end, cache.step)
-        cache.values = _own(cache.values, values, start, end, cache.step)
-        mine = cache._host = (cache.keys, host(cache.keys), host(cache.values))
-    _, k, v = mine
-    k[..., start:end, :] = keys
-    v[..., start:end, :] = values
-    cache.offset = end
-    return k[..., :end, :], v[..., :end, :]
-
-
-def _own(old: mx.array | None, new: HostArray, used: int, needed: int, step: int) -> mx.array:
-    """A larger array [B, H, T, D] of our own with what was used of the old one and room for what is needed.
-
-    It grows by a half, so that a long reply copies its cache a few times, not once every `step` tokens.
-    """
-    room = -(-needed // step) * step
-    if old is not None and used and room > old.shape[2]:
-        room = max(room, old.shape[2] * 3 // 2 // step * step)
-    batch, heads, _, width = new.shape
-    mine = mx.zeros((batch, heads, room, width), mx.float32)
-    mx.eval(mine)
-    if old is not None and used:
-        host(mine)[..., :used, :] = host(old[..., :used, :])
-    return mine
+def _token_of(tokens: mx.array) -> int:
+    return int(np.array(tokens)[0, 0])

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from numba import cfunc, float32, njit, types
+from numba import cfunc, float32, njit
 from numba.np.numpy_support import carray
 
+from engine.kernels import tape
+from engine.kernels.addresses import STEP, board_of, floats, integers
 from engine.kernels.atomics import pointer
-from engine.kernels.crew import board, work
+from engine.kernels.crew import WORTH_A_CREW, board, work
 from engine.kernels.quantised import dot_rows, lay_out
 
 _LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy", "cache": True}
 _CALLED = {"fastmath": True, "error_model": "numpy", "cache": True}
-_piece = types.void(types.int64, types.int64)
 
 # A piece of so many weights takes some ten microseconds, taking it a fraction of one.
 PIECE = 150_000
@@ -46,20 +47,10 @@ def _described(matrix: Quantised) -> list[int]:
 
 
 @njit(**_LOOP)
-def _floats(address, rows, columns):
-    return carray(pointer(address), (rows, columns), np.float32)
-
-
-@njit(**_LOOP)
-def _integers(address, count):
-    return carray(pointer(address), (count,), np.int64)
-
-
-@njit(**_LOOP)
 def _lay_out(x, matrix, out, sums):
     """Lay out the activation x [I] for a matrix: out and sums are addresses."""
     words, groups, bits = matrix[_WORDS], matrix[_GROUPS], matrix[_BITS]
-    lay_out(x, words, groups, bits, _floats(out, 1, len(x))[0], _floats(sums, 1, groups)[0])
+    lay_out(x, words, groups, bits, floats(out, 1, len(x))[0], floats(sums, 1, groups)[0])
 
 
 @njit(**_LOOP)
@@ -67,15 +58,15 @@ def _times(matrix, slot, xs, sums, ys, lo, hi):
     """Rows lo to hi of a matrix, or of the one in a slot, times what was laid out: addresses as of `dot_rows`."""
     rows, words, groups = matrix[_ROWS], matrix[_WORDS], matrix[_GROUPS]
     w = carray(pointer(matrix[_W] + 4 * slot * rows * words), (rows, words), np.uint32)
-    s = _floats(matrix[_S] + 4 * slot * rows * groups, rows, groups)
-    b = _floats(matrix[_B] + 4 * slot * rows * groups, rows, groups)
+    s = floats(matrix[_S] + 4 * slot * rows * groups, rows, groups)
+    b = floats(matrix[_B] + 4 * slot * rows * groups, rows, groups)
     dot_rows(xs, sums, w, s, b, matrix[_BITS], ys, lo, hi)
 
 
-@cfunc(_piece, **_CALLED)
+@cfunc(STEP, **_CALLED)
 def _some_rows(job, piece):
     """Rows of matrices that lie one below the other, for every token."""
-    matrices, tokens, rows_a_piece, laid_out, summed, out = _integers(job, 6)
+    matrices, tokens, rows_a_piece, laid_out, summed, out = integers(job, 6)
     table = carray(pointer(job + 48), (int(matrices), _FIELDS), np.int64)
     width, groups = table[0, _WORDS] * (32 // table[0, _BITS]), table[0, _GROUPS]
     xs, sums, ys = np.empty(tokens, np.int64), np.empty(tokens, np.int64), np.empty(tokens, np.int64)
@@ -99,6 +90,14 @@ def _multiply(board, function, job, x, laid_out, sums, out, pieces):
     work(board, function, job.ctypes.data, pieces)
 
 
+@cfunc(STEP, **_CALLED)
+def _multiply_again(argument, moment):
+    """The job of one activation's products, with everything where it was."""
+    function, at, x, laid_out, sums, pieces, worth, width = integers(argument, 8)
+    _lay_out(floats(x, 1, width)[0], integers(at, 6 + _FIELDS)[6:], laid_out, sums)
+    work(board_of(moment, worth), function, at, pieces)
+
+
 class Products:
     """Matrices of one width and format that are multiplied with the same activation, in one job."""
 
@@ -116,8 +115,12 @@ class Products:
         rows = max(16, PIECE // (self._width * tokens))
         job[1], job[2] = tokens, rows
         laid_out, sums = np.empty((tokens, self._width), np.float32), np.empty((tokens, self._groups), np.float32)
-        with board(total * self._width * tokens) as crew:
-            _multiply(crew, _some_rows.address, job, x, laid_out, sums, out, -(-total // rows))
+        weights, pieces = total * self._width * tokens, -(-total // rows)
+        with board(weights) as crew:
+            _multiply(crew, _some_rows.address, job, x, laid_out, sums, out, pieces)
+        if tape.current is not None:
+            arguments = [_some_rows.address, job, x, laid_out, sums, pieces, weights >= WORTH_A_CREW, self._width]
+            tape.current.native(_multiply_again, arguments, [x], [out])
         starts = [0, *self._ends[:-1]]
         return [out[a * tokens : b * tokens].reshape(tokens, -1) for a, b in zip(starts, self._ends, strict=True)]
 
@@ -131,19 +134,19 @@ _MOST_HIDDEN = 4 << 20
 @njit(**_LOOP)
 def _task(job, piece):
     """An expert's slot, the first and last of its pairs in order, and the part of its rows that a piece is about."""
-    slots, order, firsts, _, parts = _integers(job, 5)
+    slots, order, firsts, _, parts = integers(job, 5)
     task, part = piece // parts, piece % parts
-    first, last = _integers(firsts, task + 2)[task : task + 2]
-    slot = _integers(slots, _integers(order, first + 1)[first] + 1)[_integers(order, first + 1)[first]]
+    first, last = integers(firsts, task + 2)[task : task + 2]
+    slot = integers(slots, integers(order, first + 1)[first] + 1)[integers(order, first + 1)[first]]
     return slot, first, last, part, parts
 
 
-@cfunc(_piece, **_CALLED)
+@cfunc(STEP, **_CALLED)
 def _some_hidden(job, piece):
     """silu(gate(x)) * up(x) of a part of an expert's hidden values, for each of its tokens."""
     slot, first, last, part, parts = _task(job, piece)
-    numbers = _integers(job, _HEAD)
-    order, chosen, hidden, ups, width = _integers(numbers[1], last), numbers[3], numbers[5], numbers[6], numbers[8]
+    numbers = integers(job, _HEAD)
+    order, chosen, hidden, ups, width = integers(numbers[1], last), numbers[3], numbers[5], numbers[6], numbers[8]
     table = carray(pointer(job + 8 * _HEAD), (3, _FIELDS), np.int64)
     rows, count = table[0, _ROWS], last - first
     lo, hi = rows * part // parts, rows * (part + 1) // parts
@@ -156,17 +159,17 @@ def _some_hidden(job, piece):
             ys[n] = (hidden if which == 0 else ups) + 4 * (first + n) * rows
         _times(table[which], slot, xs, sums, ys, lo, hi)
     for pair in range(first, last):
-        g, u = _floats(hidden + 4 * pair * rows, 1, rows)[0], _floats(ups + 4 * pair * rows, 1, rows)[0]
+        g, u = floats(hidden + 4 * pair * rows, 1, rows)[0], floats(ups + 4 * pair * rows, 1, rows)[0]
         for i in range(lo, hi):
             g[i] = g[i] / (float32(1) + np.exp(-g[i])) * u[i]
 
 
-@cfunc(_piece, **_CALLED)
+@cfunc(STEP, **_CALLED)
 def _some_out(job, piece):
     """Rows of what an expert makes of its hidden values, for each of its tokens."""
     slot, first, last, part, parts = _task(job, piece)
-    numbers = _integers(job, _HEAD)
-    order, hidden, out = _integers(numbers[1], last), numbers[5], numbers[7]
+    numbers = integers(job, _HEAD)
+    order, hidden, out = integers(numbers[1], last), numbers[5], numbers[7]
     table = carray(pointer(job + 8 * _HEAD), (3, _FIELDS), np.int64)
     down, width, count = table[2], table[0, _ROWS], last - first
     laid_out, summed = np.empty((count, width), np.float32), np.empty((count, down[_GROUPS]), np.float32)
@@ -175,21 +178,26 @@ def _some_out(job, piece):
     for n in range(count):
         xs[n], sums[n] = laid_out[n].ctypes.data, summed[n].ctypes.data
         ys[n] = out + 4 * order[first + n] * rows
-        _lay_out(_floats(hidden + 4 * (first + n) * width, 1, width)[0], down, xs[n], sums[n])
+        _lay_out(floats(hidden + 4 * (first + n) * width, 1, width)[0], down, xs[n], sums[n])
     _times(down, slot, xs, sums, ys, rows * part // parts, rows * (part + 1) // parts)
     laid_out[0, 0] = summed[0, 0]  # only their addresses were used above: this keeps them until here
 
 
 @njit(**_LOOP)
-def _run_experts(board, some_hidden, some_out, job, x, slots, order, laid_out, sums, hidden, ups, out):
+def _run_experts(board, functions, about, sizes, x, slots, order, out):
+    """Both jobs for the pairs of `order`: `about` is what is known of the experts, the rest is written into a copy."""
+    job, hidden_values = about.copy(), about[_HEAD + _ROWS]
+    (some_hidden, some_out), (chosen, most_parts, groups) = functions, sizes
     firsts, tasks = np.empty(len(order) + 1, np.int64), 0
     for n in range(len(order)):
         if n == 0 or slots[order[n]] != slots[order[n - 1]]:
             firsts[tasks] = n
             tasks += 1
     firsts[tasks] = len(order)
-    job[0], job[1], job[2] = slots.ctypes.data, order.ctypes.data, firsts.ctypes.data
-    job[4] = max(1, min(job[4], -(-4 * (1 + board.size) // tasks)))
+    laid_out, sums = np.empty((2, len(x), x.shape[1]), np.float32), np.empty((2, len(x), groups), np.float32)
+    hidden, ups = np.empty((len(order), hidden_values), np.float32), np.empty((len(order), hidden_values), np.float32)
+    job[0], job[1], job[2], job[3] = slots.ctypes.data, order.ctypes.data, firsts.ctypes.data, chosen
+    job[4] = max(1, min(most_parts, -(-4 * (1 + board.size) // tasks)))
     job[5], job[6], job[7] = hidden.ctypes.data, ups.ctypes.data, out.ctypes.data
     for which in range(2):
         matrix = job[_HEAD + which * _FIELDS : _HEAD + (which + 1) * _FIELDS]
@@ -199,7 +207,9 @@ def _run_experts(board, some_hidden, some_out, job, x, slots, order, laid_out, s
             _lay_out(x[token], matrix, laid_out[which, token].ctypes.data, at)
     work(board, some_hidden, job.ctypes.data, tasks * job[4])
     work(board, some_out, job.ctypes.data, tasks * job[4])
-    firsts[0] = 0  # only its address was used above: this keeps it until here
+    # Only the addresses of these were used above: this keeps them until here.
+    firsts[0] = job[0] = 0
+    laid_out[0, 0, 0] = sums[0, 0, 0] = hidden[0, 0] = ups[0, 0] = 0
 
 
 class Experts:
@@ -222,12 +232,9 @@ class Experts:
         order = np.arange(len(flat)) if pairs is None else pairs
         if tokens > 1:  # those of one expert together
             order = order[np.argsort(flat[order], kind="stable")]
-        laid_out, sums = (np.empty((2, tokens, width), np.float32) for width in (self._width, self._groups))
         at_once = max(1, _MOST_HIDDEN // (2 * self._hidden))
-        for some in (order[start : start + at_once] for start in range(0, len(order), at_once)):
-            job = self._job.copy()
-            job[3], job[4] = chosen, self._most_parts
-            hidden, ups = np.empty((2, len(some), self._hidden), np.float32)
+        functions, sizes = (_some_hidden.address, _some_out.address), (chosen, self._most_parts, self._groups)
+        for start in range(0, len(order), at_once):
+            some = order[start : start + at_once]
             with board(3 * len(some) * self._hidden * self._width) as crew:
-                addresses = _some_hidden.address, _some_out.address
-                _run_experts(crew, *addresses, job, x, flat, some, laid_out, sums, hidden, ups, out)
+                _run_experts(crew, functions, self._job, sizes, x, flat, some, out)

@@ -11,13 +11,11 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from numba import float32, njit
+
+from engine.kernels import steps, tape
+from engine.kernels.steps import softmax_rows, stands_clear
 
 log = logging.getLogger("pagoda.engine")
-
-# Scores that are nearer to each other, relative to the larger, are left to MLX. Its exponential and NumPy's differ by
-# some 1e-7.
-NEAR = 1e-5
 
 
 class NearTie(Exception):
@@ -32,6 +30,9 @@ def whole_or_on_mlx(on_host: Callable, on_mlx: Callable) -> Callable:
     able = True
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        return tape.whole(choose, *args, **kwargs)
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
         global _within_function
         nonlocal able
         if able:
@@ -56,7 +57,9 @@ def softmax(x: Any, axis: Any = None, precise: bool = False, **_: Any) -> Any:
         return mx.softmax(_mlx(x), axis=axis, precise=precise)
     rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
     shares = np.empty_like(rows)
-    _softmax(rows, shares)
+    softmax_rows(rows, shares)
+    if tape.current is not None:
+        tape.current.native(steps.softmax, [rows, shares, *rows.shape], [rows], [shares])
     out = shares.reshape(x.shape).view(type(x))
     out.on_mlx = lambda: mx.softmax(_mlx(x), axis=-1, precise=precise)
     return out
@@ -79,40 +82,36 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
     """
     width = a.shape[-1]
     if axis in (-1, a.ndim - 1):
-        order = np.argsort(a, axis=-1)
-        if _clear(np.ascontiguousarray(a).reshape(-1, width), order.reshape(-1, width), kth % width):
+        values = np.asarray(a)
+        order = np.argsort(values, axis=-1)
+        if stands_clear(np.ascontiguousarray(values).reshape(-1, width), order.reshape(-1, width), kth % width):
+            if tape.current is not None:
+                _note_choice(a, kth, order)
             return order
     if _within_function:
         raise NearTie
+    if tape.current is not None:
+        raise tape.CannotRecord("a choice that is left to MLX this time")
     return mx.argpartition(a.on_mlx() if a.on_mlx else _mlx(a), kth=kth, axis=axis)
 
 
-@njit(nogil=True, cache=True)
-def _clear(a, order, kth):
-    """Whether in every row of a [n, E] the value that comes in place `kth` stands clear of its neighbours."""
-    for row in range(len(a)):
-        for place in range(max(kth - 1, 0), min(kth + 1, a.shape[1] - 1)):
-            lower, upper = a[row, order[row, place]], a[row, order[row, place + 1]]
-            if not upper - lower > NEAR * max(abs(lower), abs(upper)):
-                return False
-    return True
+def _note_choice(a: Any, kth: int, order: np.ndarray) -> None:
+    if a.size != a.shape[-1] or a.dtype != np.float32:
+        raise tape.CannotRecord("a choice of several tokens")
 
+    def otherwise() -> None:
+        order[...] = np.array(argpartition(a, kth))
 
-@njit(nogil=True, error_model="numpy", cache=True)
-def _softmax(x, out):
-    """out [n, E] = softmax of each row of x."""
-    for row in range(len(x)):
-        highest = x[row].max()
-        total = float32(0)
-        for i in range(x.shape[1]):
-            out[row, i] = np.exp(x[row, i] - highest)
-            total += out[row, i]
-        for i in range(x.shape[1]):
-            out[row, i] /= total
+    assert tape.current is not None
+    tape.current.native(steps.choose, [a, order, order.size, kth % order.size], [a], [order], otherwise)
 
 
 def topk(a: Any, k: int, axis: int = -1) -> Any:
     """The k largest values along an axis; equal ones are equal, so ties don't matter."""
+    return tape.whole(_topk, a, k, axis)
+
+
+def _topk(a: Any, k: int, axis: int) -> Any:
     return np.partition(a, a.shape[axis] - k, axis).take(np.arange(a.shape[axis] - k, a.shape[axis]), axis)
 
 

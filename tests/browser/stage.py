@@ -29,6 +29,10 @@ class Stage:
     async def next(self) -> None:
         self.call = await self.source.next_call()
 
+    async def also(self, name: str) -> None:
+        """One more model, which never says anything."""
+        self.pagoda.gateway._sources.add(ScriptedSource(name))
+
     async def progress(self, stage: str, done: int, total: int, layer: int, layers: int, hits: int, reads: int) -> None:
         assert self.call is not None
         await self.call.say(Progress(self.call.run_id, stage, done, total, layer, layers, hits, reads, 1000 * reads))
@@ -51,7 +55,7 @@ class Stage:
         began = clock.time()
         for index in range(count):
             await asyncio.sleep(max(0.0, began + index / per_second - clock.time()))
-            await self.call.token(words[index % len(words)])
+            self.call.hand(words[index % len(words)])
         await self.call.finish()
 
     async def do(self, name: str, *arguments: object) -> None:

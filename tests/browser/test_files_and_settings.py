@@ -64,8 +64,12 @@ def test_how_it_answers_is_set_before_the_first_message_and_later(person: Person
     person.open()
     person.page.get_by_role("button", name="How it answers").click()
     person.page.get_by_label("System prompt").fill("You are a lighthouse keeper.")
-    person.page.get_by_role("button", name="Precise").click()
-    expect(person.page.get_by_label("Temperature")).to_have_value("0.2")
+    presets = {"Creative": ("1.1", "1", "1.05"), "Balanced": ("0.7", "0.95", ""), "Precise": ("0.2", "0.9", "")}
+    for preset, values in presets.items():
+        person.page.get_by_role("button", name=preset).click()
+        expect(person.page.get_by_role("button", name=preset)).to_have_attribute("aria-pressed", "true")
+        for field, value in zip(("Temperature", "Top p", "Repetition penalty"), values, strict=True):
+            expect(person.page.get_by_label(field)).to_have_value(value)
     person.page.get_by_label("Most tokens in a reply").fill("3")
     person.page.get_by_role("button", name="Save").click()
     person.say("Who are you?").wait_until("complete")

@@ -243,3 +243,63 @@ def test_thoughts_say_how_long_they_took(person: Person, stage: StagedPagoda):
     stage.say("finish")
     reply.wait_until("complete")
     expect(reply.article.locator("summary")).to_have_text(re.compile(r"Thought for [\d.]+ m?s"))
+
+
+def test_the_shape_of_a_text_stands_there_until_the_first_word(person: Person, stage: StagedPagoda):
+    reply = person.say("Write")
+    skeleton = reply.article.locator(".pg-skeleton")
+    expect(skeleton).to_be_visible()
+    stage.say("next")
+    stage.say("progress", "prefill", 3, 7, 5, 22, 0, 0)
+    expect(reply.status).to_contain_text("Reading your message")
+    expect(skeleton).to_be_visible()
+    stage.say("token", "Word")
+    reply.wait_for_text(4)
+    expect(skeleton).to_have_count(0)
+    stage.say("finish")
+    reply.wait_until("complete")
+    expect(skeleton).to_have_count(0)
+
+
+def test_patience_is_a_models_own(person: Person, stage: StagedPagoda):
+    stage.say("also", "slowest")
+    person.page.evaluate("localStorage.setItem('pagoda.patience.slowest', '1')")
+    impatient(person)
+    reply = person.say("Hello?")
+    stage.say("next")
+    stage.say("token", "I ")
+    stalled = reply.article.locator(".pg-stalled")
+    stalled.get_by_role("combobox").select_option("120")
+    expect(stalled).to_have_count(0)
+    other = stage.post("/api/conversations", {"model": "slowest"})["id"]
+    silent = person.open_conversation(other).say("And you?")
+    expect(silent.article.locator(".pg-stalled")).to_contain_text("No sign of life")
+    kept = [
+        person.page.evaluate(f"localStorage.getItem('pagoda.patience.{model}')") for model in ("default", "slowest")
+    ]
+    assert kept == ["120", "1"]
+    stage.say("finish")
+
+
+def test_each_prompt_that_waits_can_be_cancelled_and_the_others_run_in_order(person: Person, stage: StagedPagoda):
+    for text in ("First", "Second", "Third", "Fourth"):
+        person.say(text)
+    first, second, third, fourth = (person.reply(position) for position in range(4))
+    stage.say("next")
+    stage.say("token", "One.")
+    expect(fourth.status).to_contain_text("number 3 in line")
+    second.press("Cancel")
+    second.wait_until("cancelled")
+    expect(second.outcome).to_contain_text("Stopped by you")
+    expect(fourth.status).to_contain_text("number 2 in line")
+    assert [first.state, third.state] == ["streaming", "sending"]
+    third.press("Cancel")
+    third.wait_until("cancelled")
+    stage.say("finish")
+    first.wait_until("complete")
+    stage.say("next")
+    stage.say("token", "Four.")
+    stage.say("finish")
+    fourth.wait_until("complete")
+    assert [reply.text() for reply in (first, second, third, fourth)] == ["One.", "", "", "Four."]
+    expect(person.prompts.locator(".pg-bubble")).to_have_text(["First", "Second", "Third", "Fourth"])

@@ -195,7 +195,7 @@ CONTRAST = """() => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_word_has_enough_contrast(room: Room, stage: StagedPagoda, scheme: str):
     person = room.seat(stage.url, color_scheme=scheme, reduced_motion="reduce").open_conversation("c_one")
-    expect(person.reply().article).to_contain_text("The first.")
+    expect(person.reply(0).article).to_contain_text("The first.")
     assert person.page.evaluate(CONTRAST) == []
     person.page.evaluate("document.activeElement?.blur()")
     person.page.keyboard.press("?")
@@ -208,6 +208,27 @@ def test_every_word_has_enough_contrast(room: Room, stage: StagedPagoda, scheme:
         assert person.page.evaluate(CONTRAST) == [], name
         person.page.keyboard.press("Escape")
         expect(person.page.get_by_role("dialog", name=dialog)).not_to_be_visible()
+    reply = person.say("Why so?")
+    stage.say("next")
+    for done in range(1, 4):
+        stage.say("token", "Because. ")
+        stage.say("progress", "decode", done, 9, 5, 22, 60 * done, 40 * done)
+        expect(reply.status).to_contain_text(f"token {done + 1}")
+    assert person.page.evaluate(CONTRAST) == [], "while it is written"
+    stage.say("finish")
+    reply.wait_until("complete")
+    reply.press("Why this speed?")
+    expect(person.page.get_by_role("dialog", name="Why this speed").locator(".pg-larger")).to_be_visible()
+    assert person.page.evaluate(CONTRAST) == [], "why this speed"
+    person.page.keyboard.press("Escape")
+    person.page.get_by_role("button", name="Import and export").click()
+    expect(person.page.get_by_role("menuitem", name="Import conversations")).to_be_visible()
+    assert person.page.evaluate(CONTRAST) == [], "import and export"
+    person.page.keyboard.press("Escape")
+    refused = {"name": "holiday.json", "mimeType": "application/json", "buffer": b"{}"}
+    person.page.get_by_label("Import conversations").set_input_files(refused)  # type: ignore[arg-type]
+    expect(person.banner).to_contain_text("neither an export of Pagoda nor")
+    assert person.page.evaluate(CONTRAST) == [], "what an import says"
 
 
 TOO_SMALL_TO_TOUCH = """() => [...document.querySelectorAll("button, textarea, input, select, summary, a[href]")]

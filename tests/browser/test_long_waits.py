@@ -160,3 +160,36 @@ def test_older_messages_come_as_one_scrolls_up_and_the_place_survives_a_restart(
     expect(person.page.locator("[data-message=c_long_m120]")).to_be_in_viewport()
     person.page.get_by_role("button", name="Newest").click()
     expect(person.replies.last).to_be_in_viewport()
+
+
+def test_a_cut_of_the_network_takes_neither_draft_nor_place_nor_text(person: Person, stage: StagedPagoda):
+    person.open_conversation("c_long")
+    reply = person.say("Go on")
+    stage.say("next")
+    stage.say("token", "Before,")
+    reply.wait_for_text(7)
+    person.composer.fill("half a thou")
+    message = person.page.locator("[data-message=c_long_m190]")
+    person.page.locator(".pg-scroll").hover()
+    person.page.mouse.wheel(0, -300)  # by hand, which ends the following
+    expect(person.page.get_by_role("button", name="Newest")).to_be_visible()
+    message.evaluate("message => message.scrollIntoView()")
+    assert top_message(person) == "c_long_m190"
+    place = person.page.locator(".pg-scroll").evaluate("scroller => scroller.scrollTop")
+    person.page.context.set_offline(True)
+    person.page.evaluate("window.socket.io.engine.close()")  # what the cut does to it, without the wait to notice it
+    expect(person.banner).to_contain_text("connection")
+    stage.say("token", " during,")
+    person.composer.press_sequentially("ght")
+    stage.say("token", " and after the cut.")
+    stage.say("finish")
+    expect(person.composer).to_have_value("half a thought")
+    assert reply.text() == "Before,"
+    person.page.context.set_offline(False)
+    expect(person.banner).to_have_count(0)
+    reply.wait_until("complete")
+    assert reply.text() == "Before, during, and after the cut."
+    expect(person.composer).to_have_value("half a thought")
+    assert top_message(person) == "c_long_m190"
+    assert person.page.locator(".pg-scroll").evaluate("scroller => scroller.scrollTop") == place
+    assert person.loads == 1, "the same page went on"
