@@ -13,8 +13,8 @@ from tests.engine.conftest import TINY
 
 MB = 1_000_000
 ASK = ({"role": "user", "content": "Count for me, please."},)
-# So warm that a random model does not repeat itself: what is guessed is guessed by the draft.
-WISH = Sampling(temperature=0.9, seed=3, max_tokens=250)
+# So warm that a random model does not repeat itself: what is guessed is guessed by the draft. Token 2 would end it.
+WISH = Sampling(temperature=0.9, seed=3, max_tokens=250, logit_bias=((2, -100.0),))
 VOCABULARY = 2000
 SMALL = TINY | {"layers": 1, "experts": 2, "vocab": VOCABULARY}
 
