@@ -134,9 +134,11 @@ class EngineClient:
     async def generate(self, request: events.Generate) -> AsyncIterator[RunEvent]:
         """Run one reply; the last event is Finished or RunFailed.
 
-        Waits for the model first. Raises ModelNotLoaded, and EngineDied when the child ends in mid-run. Leaving the
-        iteration early aborts the run.
+        Waits for the model first; one that could not be loaded is tried again, since what was wrong may be mended by
+        now. Raises ModelNotLoaded, and EngineDied when the child ends in mid-run. Leaving the iteration early aborts
+        the run.
         """
+        self.retry()
         await self.wait_ready()
         queue = self._runs[request.run_id] = asyncio.Queue()
         ended = False

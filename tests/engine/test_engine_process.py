@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -159,6 +160,25 @@ async def test_a_model_that_is_not_there_fails_and_can_be_retried(tiny_model, tm
         place.symlink_to(tiny_model)
         client.retry()
         assert (await client.wait_ready()).layers == 3
+    finally:
+        await client.close()
+
+
+async def test_an_engine_killed_while_its_model_was_away_comes_back_when_somebody_asks(tiny_model, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    client = EngineClient(str(folder), tmp_path / "data")
+    await client.start()
+    try:
+        right = await reply(client, "r1")
+        folder.rename(tmp_path / "away")
+        os.kill(client.pid, signal.SIGKILL)
+        while client.status.state != "failed":
+            await asyncio.sleep(0.01)
+        with pytest.raises(ModelNotLoaded, match="no model folder"):
+            await reply(client, "r2")
+        (tmp_path / "away").rename(folder)
+        assert tokens_of(await reply(client, "r3")) == tokens_of(right)
     finally:
         await client.close()
 
