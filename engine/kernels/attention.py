@@ -20,6 +20,7 @@ from engine.kernels.addresses import (
     number,
 )
 from engine.kernels.crew import WORTH_A_CREW, board, work
+from engine.kernels.sums import squares_in_order
 from engine.kernels.threads import cores
 
 _LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy", "cache": True}
@@ -32,31 +33,11 @@ LEAST_STRETCH = 256
 
 
 @njit(**_THE_SAME)
-def _sum_of_squares(x):
-    """Eight sums side by side, so that they are quick in one order that is always the same."""
-    a = b = c = d = e = f = g = h = float32(0)
-    whole = len(x) - len(x) % 8
-    for i in range(0, whole, 8):
-        a += x[i] * x[i]
-        b += x[i + 1] * x[i + 1]
-        c += x[i + 2] * x[i + 2]
-        d += x[i + 3] * x[i + 3]
-        e += x[i + 4] * x[i + 4]
-        f += x[i + 5] * x[i + 5]
-        g += x[i + 6] * x[i + 6]
-        h += x[i + 7] * x[i + 7]
-    total = ((a + b) + (c + d)) + ((e + f) + (g + h))
-    for i in range(whole, len(x)):
-        total += x[i] * x[i]
-    return total
-
-
-@njit(**_THE_SAME)
 def rms_norm(x, weight, eps, out):
     """out [n, D] = x [n, D] / rms(x) * weight [D]."""
     width = x.shape[1]
     for n in range(x.shape[0]):
-        factor = float32(1) / np.sqrt(_sum_of_squares(x[n]) / float32(width) + float32(eps))
+        factor = float32(1) / np.sqrt(squares_in_order(x[n]) / float32(width) + float32(eps))
         for i in range(width):
             out[n, i] = x[n, i] * factor * weight[i]
 
@@ -141,7 +122,7 @@ def _one_stretch(job, piece):
     attend(floats(q + 4 * kind * share * width, share, width), k, v, float32(1), to, most, sums)
 
 
-@njit(**_LOOP)
+@njit(**_THE_SAME)
 def _attend_in_stretches(board, function, job, q, scale, scaled, parts_out, highest, total, out):
     """out [H, V] of q [H, D]; the job knows where keys and values are. The others are room to work in."""
     heads, width = q.shape

@@ -109,7 +109,8 @@ class HostPass:
         pairs = [(repeated, np.array(logits)), *zip(rows, right, strict=True)]
         self._proofs += 1
         if not all(np.array_equal(got, wanted) for got, wanted in pairs):
-            log.info("a recorded token of this model does not give the same bits")
+            apart = [float(np.abs(got - wanted).max()) for got, wanted in pairs]
+            log.info("a recorded token of this model does not give the same bits: %s", apart)
             self._replay, self._recordings = None, _RECORDINGS
             for row, bits in zip(rows, right, strict=True):
                 row[...] = bits

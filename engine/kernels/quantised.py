@@ -10,10 +10,11 @@ Shapes: w uint32 [O, W], s and b float32 [O, G].
 import numpy as np
 from numba import float32, int32, njit, uint32
 
+from engine.kernels.sums import sum_in_order
 from engine.kernels.vectors import row_product
 
 _LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy", "cache": True}
-# Fast mathematics would sum differently for one activation and for several.
+# Fast mathematics would sum differently for one activation and for several, and depending on who calls.
 _IN_ORDER = {**_LOOP, "fastmath": False}
 
 # So many activations at a time: their totals and the matrix's values fit in sixteen vector registers.
@@ -31,7 +32,7 @@ def _lanes(words, groups, bits):
     return 4 if bits == 4 and words // groups % 8 != 0 and groups % 2 == 1 else 8
 
 
-@njit(**_LOOP)
+@njit(**_IN_ORDER)
 def lay_out(x, words, groups, bits, out, sums):
     """The activation x [I] for `dot_rows`, into out [I], and the sum of each group of it (for the biases)."""
     places, lanes = 32 // bits, _lanes(words, groups, bits)
@@ -45,10 +46,7 @@ def lay_out(x, words, groups, bits, out, sums):
             factor /= float32(1 << bits)
     group = len(x) // groups
     for g in range(groups):
-        total = float32(0)
-        for i in range(g * group, (g + 1) * group):
-            total += x[i]
-        sums[g] = total
+        sums[g] = sum_in_order(x[g * group : (g + 1) * group])
 
 
 @njit(**_LOOP)
