@@ -96,11 +96,14 @@ def _one_at_a_time(note: Path) -> Iterator[None]:
 def _run_everything() -> None:
     """Every way a token and a prompt can take through the kernels, in a model small enough to be nothing."""
     import mlx.core as mx
+    import numpy as np
     from mlx_lm.models.cache import make_prompt_cache
 
     from engine.loader import load
+    from engine.native_reads import read_all
     from engine.synth import synthesise
 
+    read_all(np.empty((0, 4), np.int64))  # the model below uses it only if the page cache has its files whole
     shape: dict[str, Any] = {"layers": 2, "experts": 16, "hidden": 256, "expert_hidden": 128, "top_k": 4, "vocab": 1024}
     with tempfile.TemporaryDirectory() as scratch:
         model = load(synthesise(Path(scratch) / "tiny", "olmoe", **shape), expert_bytes=0.5)
