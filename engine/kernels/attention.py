@@ -19,6 +19,7 @@ from engine.kernels.addresses import (
     integers,
     number,
 )
+from engine.kernels.atomics import fetch_ahead
 from engine.kernels.crew import WORTH_A_CREW, board, work
 from engine.kernels.sums import squares_in_order
 from engine.kernels.threads import cores
@@ -27,6 +28,10 @@ _LOOP = {"nogil": True, "fastmath": True, "error_model": "numpy", "cache": True}
 _CALLED = {"fastmath": True, "error_model": "numpy", "cache": True}
 # Fast mathematics may fuse a product and a sum here and not there: the bits would depend on who calls.
 _THE_SAME = {**_LOOP, "fastmath": False}
+
+# Numbers in a line of the cache; and how many ahead of the sums memory is told what will be read (measured: an eighth
+# of the time of a long context).
+_LINE, _AHEAD = 16, 1024
 
 # A stretch of so many keys and values of one head is worth a call of its own.
 LEAST_STRETCH = 256
@@ -72,6 +77,8 @@ def attend(q, keys, values, scale, out, highest, total):
     tokens, depth = values.shape
     weights = np.empty((heads, tokens), np.float32)
     for t in range(tokens):
+        for i in range(0, width, _LINE):
+            fetch_ahead(keys, t * width + _AHEAD + i)
         for h in range(heads):
             dot = float32(0)
             for i in range(width):
@@ -90,6 +97,8 @@ def attend(q, keys, values, scale, out, highest, total):
             out[h, i] = float32(0)
     whole = tokens - tokens % 4
     for t in range(0, whole, 4):
+        for i in range(0, 4 * depth, _LINE):
+            fetch_ahead(values, t * depth + _AHEAD + i)
         for h in range(heads):
             a, b, c, d = weights[h, t], weights[h, t + 1], weights[h, t + 2], weights[h, t + 3]
             for i in range(depth):
