@@ -14,6 +14,8 @@ from backend.migrations import readable
 LIMIT = 60
 TRIGRAM = 3
 MAX_WORDS = 12
+# Where a reply's thinking begins and ends: the page folds it, so nobody has seen these.
+_THINKING = re.compile(r"</?think>")
 BEFORE, AFTER = 40, 120  # characters of a message shown around the first hit
 
 _PASSAGES = """SELECT m.conversation_id, c.title, m.id AS message_id, m.role, p.text, c.updated_at, m.created_at
@@ -75,8 +77,12 @@ def _hit(row: sqlite3.Row, words: list[str]) -> dict[str, Any]:
         "message_id": row["message_id"],
         "role": row["role"],
         "title": _marked(row["title"], pattern),
-        "excerpt": _marked(_around(row["text"], pattern), pattern),
+        "excerpt": _marked(_around(_as_seen(row), pattern), pattern),
     }
+
+
+def _as_seen(row: sqlite3.Row) -> str:
+    return row["text"] if row["role"] == "user" else _THINKING.sub(" ", row["text"])
 
 
 def _around(text: str, pattern: re.Pattern[str]) -> str:

@@ -64,7 +64,7 @@ export const PgDetails = {
       </template>
       <p v-else-if="steps">{{ t('details.no_course') }}</p>
       <dl>
-        <template v-for="row in parts"><dt>{{ row.name }}</dt><dd>{{ row.time }}</dd></template>
+        <template v-for="row in parts"><dt :class="{ part: row.part }">{{ row.name }}</dt><dd>{{ row.time }}</dd></template>
       </dl>
       <p v-if="advice" class="pg-advice">{{ advice }}</p>
       <dl v-if="larger.length" class="pg-larger">
@@ -102,12 +102,12 @@ export const PgDetails = {
         rows.unshift({ name: t("details.known"), time: t("details.known_tokens", counts) });
       }
       if (timings.disk_s === undefined) return rows;
-      rows.push({ name: t("details.disk"), time: duration(timings.disk_s) });
-      if (timings.router_s >= 0.005) rows.push({ name: t("details.router"), time: duration(timings.router_s) });
+      const part = (name, seconds) => rows.push({ name: t(`details.${name}`), time: duration(seconds), part: true });
+      part("disk", timings.disk_s);
+      if (timings.router_s >= 0.005) part("router", timings.router_s);
       const told = timings.disk_s + (timings.router_s ?? 0) + (timings.compute_s ?? 0);
-      if (timings.compute_s !== undefined) rows.push({ name: t("details.compute"), time: duration(timings.compute_s) });
-      const rest = timings.compute_s === undefined ? "details.compute" : "details.rest";
-      rows.push({ name: t(rest), time: duration(Math.max(0, this.work - told)) });
+      if (timings.compute_s !== undefined) part("compute", timings.compute_s);
+      part(timings.compute_s === undefined ? "compute" : "rest", Math.max(0, this.work - told));
       return rows;
     },
     work() {

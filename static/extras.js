@@ -8,7 +8,8 @@ export function extras(markdown) {
   markdown.use(footnote);
   const rules = markdown.renderer.rules;
   // Buttons: links would need ids, which clash between replies, and would change the page's own address.
-  rules.footnote_ref = (tokens, index) => `<sup><button type="button" class="pg-note">${tokens[index].meta.id + 1}</button></sup>`;
+  // U+2060: a line may not end between a word and the number of its note.
+  rules.footnote_ref = (tokens, index) => `<sup>\u2060<button type="button" class="pg-note">${tokens[index].meta.id + 1}</button></sup>`;
   rules.footnote_block_open = () => '<div class="pg-notes"><hr><ol>';
   rules.footnote_block_close = () => "</ol></div>";
   rules.footnote_open = () => '<li tabindex="-1">';

@@ -44,6 +44,14 @@ async def test_what_means_something_to_a_database_is_only_text(house, query):
     assert await house.gateway.search(" ") == []
 
 
+async def test_an_excerpt_shows_a_replys_thinking_as_the_page_does_and_a_persons_words_as_they_are(house):
+    await house.turn(house.conversation(), "What does <think> mean?", "<think>\nA tag, surely.\n</think>\n\nIt means.")
+    (reply,) = found(await house.gateway.search("surely"))
+    assert reply == "A tag, surely. It means."
+    (prompt,) = found([hit for hit in await house.gateway.search("does") if hit["role"] == "user"])
+    assert prompt == "What does <think> mean?"
+
+
 async def test_titles_are_found_too(house):
     conversation = house.conversation()
     house.gateway.update_conversation(conversation, title="Letters to Kyoto")
