@@ -1,7 +1,10 @@
 """What a person can choose when starting Pagoda, and how sizes are written."""
 
+import math
 import re
+import sys
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 
 from platformdirs import user_data_dir
@@ -38,10 +41,12 @@ def parse_memory(text: str) -> int | None:
         return None
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].upper() not in _UNITS:
-        raise ValueError(f"{text!r} is not a size. Write it like 8GB, 512MiB, or auto.")
-    size = int(float(match[1]) * _UNITS[match[2].upper()])
+        raise ValueError(f"{text[:40]!r} is not a size. Write it like 8GB, 512MiB, or auto.")
+    size = int(Decimal(match[1]) * _UNITS[match[2].upper()])  # exact, however long the number is
     if size <= 0:
-        raise ValueError(f"{text!r} is no memory at all. Write a size like 8GB, or auto.")
+        raise ValueError(f"{text[:40]!r} is no memory at all. Write a size like 8GB, or auto.")
+    if size > sys.maxsize:
+        raise ValueError(f"{text[:40]!r} is more memory than any computer has. Write a size like 8GB, or auto.")
     return size
 
 
@@ -50,6 +55,17 @@ def parse_duration(text: str) -> float | None:
     if text.strip().lower() == "any":
         return None
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if match is None or match[2].lower() not in _SECONDS or float(match[1]) <= 0:
-        raise ValueError(f"{text!r} is no time. Write it like 30s, 10m, 2h, or any.")
-    return float(match[1]) * _SECONDS[match[2].lower()]
+    seconds = float(match[1]) * _SECONDS.get(match[2].lower(), 0) if match is not None else 0.0
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{text[:40]!r} is no time. Write it like 30s, 10m, 2h, or any.")
+    return seconds
+
+
+def parse_folder(text: str) -> Path:
+    """A path as a person writes it, with ~ for a home. Raises ValueError in words."""
+    if "\0" in text:
+        raise ValueError(f"{text!r} is no folder: no name has a zero byte in it.")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{text!r} is no folder: there is no such user on this computer.") from None

@@ -9,7 +9,7 @@ from typing import Any
 
 from platformdirs import user_config_path
 
-from backend.config import LOG_LEVELS, parse_duration, parse_memory
+from backend.config import LOG_LEVELS, parse_duration, parse_folder, parse_memory
 from backend.upstream_settings import UpstreamSettings, checked
 
 _ASSIGNMENT = re.compile(r"""\s*(["']?)([\w.-]+)\1\s*=""")
@@ -48,8 +48,10 @@ def read(path: Path | None = None) -> ConfigFile:
         raise ConfigError(f"{found} cannot be read: {error}.") from error
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{found} is no TOML: {error}.") from error
+    except ValueError as error:  # also a number of more digits than Python reads
+        raise ConfigError(f"{found} is no TOML: {str(error).rstrip('.')}.") from error
+    except RecursionError as error:
+        raise ConfigError(f"{found} is too deep: lists within lists within lists.") from error
     lines = _lines(text)
     values: dict[str, Any] = {}
     for key, value in raw.items():
@@ -105,7 +107,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "model": ("model", _text),
     "draft": ("draft", _text),
     "memory": ("memory", lambda value: parse_memory(_text(value))),
-    "data": ("data", lambda value: Path(_text(value)).expanduser()),
+    "data": ("data", lambda value: parse_folder(_text(value))),
     "host": ("host", _text),
     "port": ("port", _port),
     "open": ("no_open", lambda value: not _truth(value)),

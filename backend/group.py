@@ -6,14 +6,16 @@ With many replies at once most of a chunk's cost is the commit. Nothing is shown
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from time import perf_counter
 
 from backend.errors import CannotWrite
 
-# As long as commits are no closer than this on the whole, each comes in the same turn of the loop as its chunk. What
-# comes faster waits so long at most and shares a commit: nobody sees 50 ms, a page is told ten times a second, and a
-# commit is most of what a chunk costs (200 replies at 20 chunks/s: 20 commits a second instead of 4,000).
-EVERY_S = 0.05
-AT_ONCE = 16  # so many may come closer together before that: the first words do not wait
+# Commits may take so much of the time. With one reply, or a few, each comes in the same turn of the loop as its chunk;
+# what comes faster (200 replies at 20 chunks/s: a commit is most of what a chunk costs) waits for the next and shares
+# it. So it is the disk that says how many share one, not a number of ours.
+SHARE = 0.1
+SAVED_S = 0.2  # of quiet time count: the first words of a reply do not wait, nor those after a commit that was slow
+LATEST_S = 0.05  # nobody waits longer, however slow the disk is: nobody sees 50 ms, a page is told ten times a second
 # What SQLite says -> what helps.
 _ADVICE = {
     "locked": "Another program holds the database: end it, then try again.",
@@ -33,7 +35,7 @@ class Group:
         self._db = db
         self._members: list[tuple[Callable[[], None], Callable[[CannotWrite], None]]] = []
         self._open = False
-        self._due = 0.0  # when the next commit would be, were they evenly spread, by the loop's clock
+        self._due = 0.0  # when the next commit may come, by `perf_counter`
 
     def begin(self) -> sqlite3.Connection:
         """The connection, within the transaction that is open; its commit comes by itself, soon."""
@@ -41,15 +43,11 @@ class Group:
             self._db.execute("BEGIN IMMEDIATE")
             self._open = True
             loop = asyncio.get_running_loop()
-            if (early := self._due - loop.time() - AT_ONCE * EVERY_S) <= 0:
-                loop.call_soon(self._timely)
+            if (early := self._due - perf_counter()) <= 0:
+                loop.call_soon(self.commit)
             else:
-                loop.call_later(early, self._timely)
+                loop.call_later(early, self.commit)
         return self._db
-
-    def _timely(self) -> None:
-        self._due = max(self._due, asyncio.get_running_loop().time()) + EVERY_S
-        self.commit()
 
     def add(self, then: Callable[[], None], lost: Callable[[CannotWrite], None]) -> None:
         """What was just written: `then` follows when it is on disk, `lost` when it could not be put there."""
@@ -59,11 +57,14 @@ class Group:
         """Put on disk what was written, and say so; harmless when there is nothing."""
         if not self._open:
             return
+        began = perf_counter()
         try:
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             self.fail(cannot_write(error))
             return
+        now = perf_counter()
+        self._due = min(max(self._due, now - SAVED_S) + (now - began) / SHARE, now + LATEST_S)
         members, self._members, self._open = self._members, [], False
         for then, _ in members:
             then()

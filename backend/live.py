@@ -12,6 +12,7 @@ from backend.notices import Notice
 # A page of the journal while replaying, and how far a reader of a whole conversation may fall behind.
 PAGE = 500
 BEHIND = 1000
+TOLD = ("message", "branch", "conversation", "deleted")
 
 
 async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> AsyncGenerator[bytes, None]:
@@ -26,13 +27,10 @@ async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> Async
 
     def hear(item: Chunk | Notice) -> None:
         nonlocal look
-        if isinstance(item, Chunk):
-            if len(heard) < BEHIND:
-                heard.append(item)
-            else:
-                look = True
+        if isinstance(item, Chunk) and len(heard) < BEHIND and not _is_end(item):
+            heard.append(item)
         else:
-            look = True
+            look = True  # the end too: who joined beyond it hears of it as well
         news.set()
 
     unsubscribe = gateway.subscribe(hear, attempt_id)
@@ -50,7 +48,7 @@ async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> Async
             if chunks:
                 after = chunks[-1].seq
                 yield b"".join(map(chunk_event, chunks))
-                if isinstance(chunks[-1].data, StateChange) and chunks[-1].data.state.terminal:
+                if _is_end(chunks[-1]):
                     return
             elif not look:
                 await news.wait()
@@ -60,37 +58,49 @@ async def attempt_events(gateway: Gateway, attempt_id: str, after: int) -> Async
         unsubscribe()
 
 
+def _is_end(chunk: Chunk) -> bool:
+    return isinstance(chunk.data, StateChange) and chunk.data.state.terminal
+
+
 async def conversation_events(gateway: Gateway, conversation_id: str) -> AsyncGenerator[bytes, None]:
     """A snapshot, then all chunks and messages of the conversation. A reader that falls behind gets a new snapshot."""
     queue: asyncio.Queue[Chunk | Notice] = asyncio.Queue()
     overrun = False
+    closing: list[Notice] = []
 
     def receive(item: Chunk | Notice) -> None:
         nonlocal overrun
-        if not isinstance(item, Notice) or item.kind in ("message", "branch", "conversation", "deleted"):
-            if item.conversation_id != conversation_id:
-                return
-        elif item.kind != "closing":
+        if isinstance(item, Notice) and item.kind == "closing":
+            closing.append(item)
+        elif item.conversation_id != conversation_id or (isinstance(item, Notice) and item.kind not in TOLD):
             return
         if queue.qsize() >= BEHIND and isinstance(item, Chunk):
             overrun = True
         else:
             queue.put_nowait(item)
 
+    def snapshot() -> bytes:
+        """All that is there now; so what waited here is in it."""
+        nonlocal overrun
+        now = gateway.conversation(conversation_id)  # this may publish what was not on disk yet
+        while not queue.empty():
+            queue.get_nowait()
+        overrun = False
+        for item in closing:
+            queue.put_nowait(item)
+        return event(now, "snapshot")
+
     unsubscribe = gateway.subscribe(receive)
     try:
-        yield event(gateway.conversation(conversation_id), "snapshot")
+        yield snapshot()
         while True:
             if overrun:
-                overrun = False
-                while not queue.empty():
-                    queue.get_nowait()
-                yield event(gateway.conversation(conversation_id), "snapshot")
+                yield snapshot()
             item = await queue.get()
             if isinstance(item, Chunk):
                 yield chunk_event(item)
             elif item.kind == "branch":
-                yield event(gateway.conversation(conversation_id), "snapshot")
+                yield snapshot()
             elif item.kind != "closing":
                 yield event(item.data, item.kind)
             if isinstance(item, Notice) and item.kind in ("deleted", "closing"):

@@ -18,12 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit status 0, or 1 when the data folder can't be written."""
+    from engine.errors import DiskError
     from engine.machine import examine
 
     try:
         found = examine(args.data)
-    except OSError as error:
-        print(f"The data folder {args.data} can't be used: {error}. Name another one with --data.", file=sys.stderr)
+    except (OSError, DiskError) as error:
+        words = str(error).rstrip(".")
+        print(f"The data folder {args.data} can't be used: {words}. Name another one with --data.", file=sys.stderr)
         return 1
     options = effective(args, args.arguments, args.config_file)
     if args.json:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from backend.config import Settings, parse_duration, parse_memory
+from backend.config import Settings, parse_duration, parse_folder, parse_memory
 from backend.upstream_settings import UpstreamSettings, checked
 
 
@@ -31,7 +31,7 @@ def add_data_option(parser: argparse.ArgumentParser) -> None:
     default = Settings()
     parser.add_argument(
         "--data",
-        type=lambda text: Path(text).expanduser(),
+        type=folder,
         default=default.data_dir,
         metavar="DIR",
         help=f"where conversations and models are kept (default: {default.data_dir})",
@@ -42,6 +42,14 @@ def memory(text: str) -> int | None:
     """For argparse: a size in bytes, None for auto."""
     try:
         return parse_memory(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def folder(text: str) -> Path:
+    """For argparse: where something lies."""
+    try:
+        return parse_folder(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

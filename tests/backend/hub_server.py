@@ -89,8 +89,8 @@ class HubServer:
 
 
 @asynccontextmanager
-async def hub_server() -> AsyncIterator[HubServer]:
-    hub = HubServer()
+async def hub_server(hub: HubServer | None = None) -> AsyncIterator[HubServer]:
+    hub = hub or HubServer()
     server = await asyncio.start_server(hub.serve, "127.0.0.1", 0)
     hub.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:

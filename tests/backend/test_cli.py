@@ -1,5 +1,6 @@
 """The command as a person types it: answers fast, refuses in words, ends when told."""
 
+import math
 import os
 import re
 import signal
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from backend.access_token import kept_token
 from backend.cli import main
-from backend.config import parse_memory
+from backend.config import _UNITS, parse_duration, parse_memory
 
 _ROOT = Path(__file__).parents[2]
 
@@ -51,19 +54,65 @@ def test_the_version_is_told(capsys):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("8GB", 8 * 10**9), ("512MiB", 512 * 2**20), ("1.5 g", 1_500_000_000), ("1000", 1000), ("auto", None)],
+    [
+        ("8GB", 8 * 10**9),
+        ("8G", 8 * 10**9),
+        ("512MiB", 512 * 2**20),
+        ("1.5 g", 1_500_000_000),
+        ("1000", 1000),
+        ("0.5 TB", 500_000_000_000),
+        ("9007199254740993", 9007199254740993),
+        ("auto", None),
+    ],
 )
 def test_sizes_are_read_as_people_write_them(text, size):
     assert parse_memory(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "8 elephants", "-1GB", "0", "GB", "1e9"])
+@pytest.mark.parametrize("text", ["", "8 elephants", "-1GB", "0", "0.5", "50%", "GB", "1e9", "9" * 400, "9" * 5000])
 def test_a_wrong_size_is_refused_with_an_example(text, capsys):
     with pytest.raises(ValueError, match="8GB"):
         parse_memory(text)
     with pytest.raises(SystemExit):
         main(["serve", f"--memory={text}"])
     assert "8GB" in capsys.readouterr().err
+
+
+@given(number=st.decimals(0, 10**20, places=3), unit=st.sampled_from(sorted(_UNITS)), space=st.sampled_from(["", " "]))
+def test_a_size_is_its_number_times_its_unit_or_refused(number, unit, space):
+    size = int(number * _UNITS[unit])
+    if 0 < size <= sys.maxsize:
+        assert parse_memory(f"{number:f}{space}{unit.lower()}") == size
+    else:
+        with pytest.raises(ValueError, match="8GB"):
+            parse_memory(f"{number:f}{space}{unit}")
+
+
+@given(st.one_of(st.text(), st.from_regex(r"[\d.,eE+-]{0,9}\s?[kKmMgGtTiIbB%]{0,3}", fullmatch=True)))
+def test_whatever_is_written_for_a_size_it_is_bytes_or_refused_with_an_example(text):
+    try:
+        size = parse_memory(text)
+    except ValueError as error:
+        assert "8GB" in str(error)
+    else:
+        assert size is None or 0 < size <= sys.maxsize
+
+
+@given(st.one_of(st.text(), st.from_regex(r"\d{1,400}\.?\d{0,3} ?(s|m|h|min)?", fullmatch=True)))
+def test_whatever_is_written_for_a_time_it_is_seconds_or_refused(text):
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        assert "30s" in str(error)
+    else:
+        assert seconds is None or 0 < seconds < math.inf
+
+
+@pytest.mark.parametrize("text", ["~nobody-of-that-name/pagoda", "a\0b"])
+def test_a_folder_that_cannot_be_is_refused_in_words(text, capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", "--data", text])
+    assert "is no folder" in capsys.readouterr().err
 
 
 def test_a_port_in_use_is_said_with_a_way_out(tmp_path, capsys):

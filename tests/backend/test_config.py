@@ -2,8 +2,12 @@
 
 import json
 import logging
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from backend.cli import main
 from backend.commands.options import upstream
@@ -58,6 +62,10 @@ def test_a_whole_file_is_read(write):
         ('log_level = "loud"', ["line 1", "log_level", "warning"]),
         ('open = "no"', ["line 1", "open", "true or false"]),
         ("model = \n", ["TOML", "line 1"]),
+        ("\nport = " + "9" * 5000, ["TOML", "digits"]),
+        ("model = " + "[" * 5000, ["too deep"]),
+        ('data = "~nobody-of-that-name"', ["line 1", "data", "no such user"]),
+        ('port = 1\ndata = "a\\u0000b"', ["line 2", "data", "zero byte"]),
         ('[upstream.x]\nbase_url = "nowhere"', ["line 2", "upstream.x.base_url", "http"]),
         ('[upstream.x]\nbase_url = "http://a"\nkey = "sk-secret"', ["line 3", "upstream.x.key", "key_env"]),
         ('[upstream.x]\nbase_url = "http://a"\nspeed = 1', ["line 3", "upstream.x.speed", "concurrency"]),
@@ -73,6 +81,45 @@ def test_what_is_wrong_is_named_by_line_and_key(write, text, words, capsys):
     assert all(word in str(error.value) for word in words) and "sk-secret" not in str(error.value)
     assert main(["serve", "--config", str(path)]) == 2
     assert words[-1] in capsys.readouterr().err
+
+
+_RIGHT = {
+    "model": st.sampled_from(["default", "org/name", "/a folder/模型"]),
+    "memory": st.integers(1, 10**6).map(lambda n: f"{n}MB"),
+    "data": st.sampled_from(["here", "/a folder/数据"]),
+    "host": st.just("127.0.0.1"),
+    "port": st.integers(0, 65535),
+    "open": st.booleans(),
+    "log_level": st.sampled_from(["debug", "info", "warning", "error"]),
+    "log_prompts": st.booleans(),
+}
+_WRONG = {
+    "model": 7, "memory": "50%", "data": False, "host": [], "port": 65536, "open": "no", "log_level": "loud",
+    "log_prompts": 1,
+}  # fmt: skip
+
+
+@given(data=st.data(), keys=st.permutations(sorted(_RIGHT)), blanks=st.lists(st.sampled_from(["", "# port = 1"])))
+def test_every_file_is_read_as_it_was_written_and_one_wrong_value_is_named_by_its_line(data, keys, blanks):
+    keys = keys[: data.draw(st.integers(1, len(keys)))]
+    values = {key: data.draw(_RIGHT[key]) for key in keys}
+    lines = [*blanks, *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "pagoda.toml"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        found = read(path)
+        options = {name: value for name, value in found.values.items() if name not in ("no_open", "memory", "data")}
+        assert options == {key: value for key, value in values.items() if key not in ("open", "memory", "data")}
+        assert found.values.get("no_open") == (not values["open"] if "open" in values else None)
+        assert found.values.get("memory") == (int(values["memory"][:-2]) * 10**6 if "memory" in values else None)
+        assert found.values.get("data") == (Path(values["data"]) if "data" in values else None)
+        assert found.lines == {key: len(blanks) + n for n, key in enumerate(keys, 1)}
+        wrong = data.draw(st.sampled_from(keys))
+        at = len(blanks) + keys.index(wrong)
+        lines[at] = f"{wrong} = {json.dumps(_WRONG[wrong])}"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        with pytest.raises(ConfigError, match=f"line {at + 1}: {wrong}: "):
+            read(path)
 
 
 def test_a_file_that_was_named_has_to_be_there(tmp_path, capsys):

@@ -1,8 +1,10 @@
 """Chunks of one turn of the event loop share a commit, and none is shown before it."""
 
 import asyncio
+import math
 import sqlite3
 
+from backend import group
 from backend.chunks import Chunk, Text
 from engine.events import Token
 from tests.backend.full_disk import full_disk
@@ -26,6 +28,29 @@ async def test_what_is_shown_is_on_disk_and_what_comes_at_once_is_one_commit(hou
     await call.finish()
 
 
+async def test_a_reply_alone_waits_for_no_other_and_what_comes_faster_than_the_disk_shares_a_commit(house, monkeypatch):
+    sent, call = await house.send(house.conversation(), "Hello")
+    said: list[str] = []
+    house.journal._connection.set_trace_callback(said.append)
+    monkeypatch.setattr(group, "SHARE", math.inf)  # a disk that takes no time
+    for text in "abc":
+        await call.token(text)
+        await asyncio.sleep(0)
+        assert house.text_of(sent.attempt_id).endswith(text), "in the same turn"
+    assert said.count("COMMIT") == 3 + 1, "and the state before the first"
+    monkeypatch.setattr(group, "SHARE", 1e-9)  # a disk so slow that only LATEST_S ends the wait
+    monkeypatch.setattr(group, "LATEST_S", 600.0)
+    await call.token("d")
+    said.clear()
+    for text in "efg":
+        await call.token(text)
+        await asyncio.sleep(0)
+    assert texts_on_disk(house) == list("abcd") and house.text_of(sent.attempt_id) == "abcd"
+    await call.finish()
+    assert texts_on_disk(house) == list("abcdefg") and house.text_of(sent.attempt_id) == "abcdefg"
+    assert said.count("COMMIT") == 2, "the text, and the end"
+
+
 async def test_whoever_reads_in_between_sees_only_what_is_on_disk(house):
     sent, call = await house.send(house.conversation(), "Hello")
     await call.token("a")
@@ -40,8 +65,9 @@ async def test_whoever_reads_in_between_sees_only_what_is_on_disk(house):
 async def test_a_commit_that_fails_ends_each_of_its_replies_before_the_text_that_was_lost(house):
     house.source.capacity = 2
     replies = [await house.send(house.conversation(), text) for text in ("one", "two")]
-    for _, call in replies:
+    for sent, call in replies:
         await call.token("kept")
+        assert house.attempt(sent.attempt_id)["text"] == "kept"  # reading puts it on disk
     for sent, _ in replies:
         house.gateway._runs[sent.attempt_id]._text(Text(" lost"))
         house.gateway._runs[sent.attempt_id]._text(Text(" too"))

@@ -1,6 +1,11 @@
 """Estimates are ranges from measured rates, or nothing; a reply's course is what was journalled."""
 
+import math
+from unittest.mock import patch
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from backend import meter as meter_module
 from backend.meter import Meter
@@ -90,6 +95,55 @@ def test_the_time_spent_thinking_is_measured(clock: Clock):
     meter.see(Token("r", 1, "</think>Yes."))
     assert say(meter, "decode", 4, 100).thinking_s == pytest.approx(180)
     assert meter.timings()["thinking_s"] == pytest.approx(180)
+
+
+STEPS = st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 5000), st.integers(0, 12)), max_size=60)
+
+
+@given(
+    stage=st.sampled_from(["prefill", "decode"]),
+    steps=STEPS,
+    total=st.integers(0, 50_000),
+    earlier=st.lists(st.floats(1e-6, 1e9), max_size=5),
+)
+def test_however_a_reply_goes_its_estimate_is_a_range_of_seconds_or_nothing(stage, steps, total, earlier):
+    """Seconds between two events, tokens done in them, the layer of the next: also standstill, leaps, and more tokens
+    than were announced."""
+    clock = Clock()
+    with patch.object(meter_module, "time", clock):
+        rates = [{"prefill_tokens_per_s": rate, "tokens_per_s": rate} for rate in earlier]
+        meter = Meter(Pace(rates))
+        meter.asked(max_tokens=total)
+        done = 0
+        for seconds, tokens, layer in steps:
+            clock.now += seconds
+            done += tokens
+            told = say(meter, stage, done, total, layer)
+            if told.eta_low_s is None or told.eta_high_s is None:
+                assert told.eta_low_s is told.eta_high_s is None
+            else:
+                assert 0 <= told.eta_low_s <= told.eta_high_s < math.inf
+        if done < total:
+            clock.now += 1
+            last = say(meter, stage, total, total)
+            assert last.eta_low_s in (0, None) and last.eta_high_s in (0, None), "at the end nothing is left"
+
+
+@given(rate=st.floats(0.01, 1000), total=st.integers(5, 200), stage=st.sampled_from(["prefill", "decode"]))
+def test_the_estimate_of_a_steady_reply_shrinks_to_nothing_and_holds_what_comes(rate, total, stage):
+    clock = Clock()
+    with patch.object(meter_module, "time", clock):
+        meter = Meter()
+        meter.asked(max_tokens=total)
+        before, least = math.inf, 0.05  # seconds are told in tenths
+        for done in range(total + 1):
+            told = say(meter, stage, done, total)
+            if told.eta_low_s is not None and told.eta_high_s is not None:
+                assert told.eta_high_s <= before
+                assert told.eta_low_s - least <= (total - done) / rate <= told.eta_high_s + least
+                before = told.eta_high_s
+            clock.now += 1 / rate
+        assert before in (0, math.inf), "nothing is left, or all was over too soon to tell"
 
 
 def test_text_that_does_not_think_has_no_thinking_time(clock: Clock):
