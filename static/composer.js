@@ -4,8 +4,8 @@
  */
 import * as api from "pagoda/api.js";
 import { openAttempts } from "pagoda/conversation.js";
-import { draftOf, keepDraft } from "pagoda/drafts.js";
-import { readTexts, withFiles } from "pagoda/files.js";
+import { draftOf, isUnkept, keepDraft } from "pagoda/drafts.js";
+import { readTexts, tooLongToPaste, withFiles } from "pagoda/files.js";
 import { PgIcon } from "pagoda/icons.js";
 import { hint, PgKeys, sending, sends } from "pagoda/keys.js";
 import { send } from "pagoda/outbox.js";
@@ -13,6 +13,7 @@ import { happenings, onScreen, session } from "pagoda/session.js";
 import { bytes, number, t } from "pagoda/words.js";
 
 const IME_PROCESSING = 229; // the keyCode Safari reports for an Enter that ends a composition, after isComposing is false
+const TALL = 20_000; // characters that need more room than there is: to measure how much would take longer than to type
 
 export default {
   components: { PgIcon, PgKeys },
@@ -36,14 +37,12 @@ export default {
         <button v-else type="submit" class="pg-send" :aria-label="t('action.send')" :title="t('action.send')"
                 :disabled="!sendable"><pg-icon name="send" /></button>
       </div>
-      <div class="pg-hint" :class="{warn: tooLong || refused}">
-        <span id="pg-composer-hint">
-          {{ refused ?? (tooLong ? t('composer.too_long', {count: number(whole.length), limit: number(limit)}) : hint()) }}
-        </span>
+      <div class="pg-hint" :class="{warn: warnings.length}">
+        <span id="pg-composer-hint">{{ warnings.join(" ") || hint() }}</span>
         <pg-keys />
       </div>
     </form>`,
-  data: () => ({ sending, text: "", stopping: null, files: [], refused: null, dropping: false }),
+  data: () => ({ sending, text: "", stopping: null, files: [], refused: null, dropping: false, unkept: false }),
   computed: {
     conversation: () => onScreen.value,
     running() {
@@ -55,6 +54,13 @@ export default {
     tooLong() {
       return this.whole.length > this.limit;
     },
+    warnings() {
+      const limits = { count: number(this.whole.length), limit: number(this.limit) };
+      return [
+        this.refused ?? (this.tooLong ? t("composer.too_long", limits) : null),
+        this.unkept ? t("composer.unkept") : null,
+      ].filter(Boolean);
+    },
     sendable() {
       return this.whole !== "" && !this.tooLong && !this.conversation.missing;
     },
@@ -63,6 +69,7 @@ export default {
     happenings.addEventListener("open", this.takeDraft);
     happenings.addEventListener("compose", (event) => this.put(event.detail));
     this.takeDraft();
+    session.limit = this.limit;
     // On a phone the keyboard would cover what the person came to read.
     if (matchMedia("(hover: hover)").matches) this.$refs.field.focus({ preventScroll: true });
   },
@@ -102,17 +109,20 @@ export default {
       this.$refs.field.focus();
     },
     pasted(event) {
-      if (!event.clipboardData.files.length) return; // words go into the field by themselves
-      event.preventDefault();
-      this.take(event.clipboardData.files);
+      if (event.clipboardData.files.length) {
+        event.preventDefault();
+        this.take(event.clipboardData.files);
+      } else this.refused = tooLongToPaste(event, this.limit); // other words go into the field by themselves
     },
     typed() {
       this.refused = null;
       keepDraft(this.conversation.id, this.text);
+      this.unkept = isUnkept(this.conversation.id);
       this.$nextTick(this.fit);
     },
     takeDraft() {
       this.text = draftOf(this.conversation.id);
+      this.unkept = isUnkept(this.conversation.id);
       if (this.conversation !== this.filesOf) this.files = []; // a new chat that got its id is the same one
       this.filesOf = this.conversation;
       this.$nextTick(this.fit);
@@ -128,8 +138,8 @@ export default {
     fit() {
       const field = this.$refs.field;
       if (!field) return;
-      field.style.height = "auto";
-      field.style.height = `${field.scrollHeight}px`;
+      field.style.height = this.text.length > TALL ? "100dvh" : "auto"; // the style sheet says how tall it may be at most
+      if (this.text.length <= TALL) field.style.height = `${field.scrollHeight}px`;
     },
   },
 };

@@ -7,11 +7,30 @@ const UNSENT = "pagoda.unsent.";
 
 const name = (prefix, id) => prefix + (id ?? "new");
 
-export const draftOf = (id) => localStorage.getItem(name(DRAFT, id)) ?? "";
+// Drafts that the browser has no room for (it keeps some five million characters): there until the page is left.
+const held = new Map();
+
+export const draftOf = (id) => held.get(name(DRAFT, id)) ?? localStorage.getItem(name(DRAFT, id)) ?? "";
+
+/** Whether it is lost with this page. */
+export const isUnkept = (id) => held.has(name(DRAFT, id));
 
 export function keepDraft(id, text) {
-  if (text) localStorage.setItem(name(DRAFT, id), text);
-  else localStorage.removeItem(name(DRAFT, id));
+  if (put(localStorage, name(DRAFT, id), text)) held.delete(name(DRAFT, id));
+  else held.set(name(DRAFT, id), text);
+}
+
+/** False when the browser has no room for it; what stood there before stays then. */
+function put(storage, key, text) {
+  if (!text) storage.removeItem(key);
+  else {
+    try {
+      storage.setItem(key, text);
+    } catch {
+      return false;
+    }
+  }
+  return true;
 }
 
 /** What was typed in a conversation that is gone goes on as a new one's draft. */
@@ -35,6 +54,5 @@ export function dropUnsent(id, requestId) {
 }
 
 function write(id, items) {
-  if (items.length) sessionStorage.setItem(name(UNSENT, id), JSON.stringify(items));
-  else sessionStorage.removeItem(name(UNSENT, id));
+  put(sessionStorage, name(UNSENT, id), items.length ? JSON.stringify(items) : ""); // no room: its bubble has it still
 }

@@ -1,5 +1,5 @@
 /** Text files that a person drops or pastes into a message: read in the browser, sent as part of its text. */
-import { bytes, t } from "pagoda/words.js";
+import { bytes, number, t } from "pagoda/words.js";
 
 /** @typedef {{name: string, size: number, text: string}} Attached */
 
@@ -29,6 +29,19 @@ function textOf(buffer) {
   } catch {
     return null;
   }
+}
+
+/**
+ * Whether words on the clipboard are more than any message may have; then they are not pasted. Browsers lay out a field
+ * of a million characters for minutes, and nothing of the page works meanwhile. The clipboard still has them.
+ * @param {ClipboardEvent} event
+ * @returns {string | null} what to tell the person
+ */
+export function tooLongToPaste(event, limit) {
+  const { length } = event.clipboardData.getData("text/plain");
+  if (length <= limit) return null;
+  event.preventDefault();
+  return t("composer.paste_too_long", { count: number(length), limit: number(limit) });
 }
 
 /** The message as it is sent: each file in a fence that nothing inside it can close. */

@@ -4,6 +4,7 @@
  */
 import * as api from "pagoda/api.js";
 import { copy } from "pagoda/clipboard.js";
+import { tooLongToPaste } from "pagoda/files.js";
 import { PgIcon } from "pagoda/icons.js";
 import { newId } from "pagoda/identity.js";
 import { resend, withdraw } from "pagoda/outbox.js";
@@ -18,7 +19,7 @@ export const PgPrompt = {
     <article class="pg-prompt" :class="{failed: message.error, sending: (message.id === null || edited !== null) && !message.error, editing}"
              :aria-label="t('transcript.you')" :data-message="message.id" :data-request="message.request_id">
       <form v-if="editing" class="pg-edit" @submit.prevent="submit">
-        <textarea ref="field" v-model="draft" rows="1" dir="auto" :aria-label="t('prompt.edited')" @input="fit"
+        <textarea ref="field" v-model="draft" rows="1" dir="auto" :aria-label="t('prompt.edited')" @input="fit" @paste="pasted"
                   @keydown.enter="enter" @keydown.esc.stop="cancel"></textarea>
         <p>{{ t('prompt.edit_note') }}</p>
         <div class="pg-edit-actions">
@@ -99,6 +100,9 @@ export const PgPrompt = {
       if (event.isComposing || event.keyCode === 229 || event.shiftKey || event.altKey) return;
       event.preventDefault();
       this.submit();
+    },
+    pasted(event) {
+      session.notice = tooLongToPaste(event, session.limit);
     },
     async submit() {
       if (!this.draft.trim() || this.edited !== null) return; // a double Enter is one message

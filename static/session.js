@@ -16,6 +16,7 @@ export const session = reactive({
   generation: 0, // counts loads; an answer to an older one is dropped
   searching: false, // the sidebar shows what a search has found
   sought: null, // {conversation, message, words}: what to bring into view once it is there
+  limit: 0, // characters that one message may have; the composer knows
   notice: null, // one sentence for a person, e.g. why a rename failed
 });
 
