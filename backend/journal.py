@@ -284,6 +284,12 @@ class Journal:
         with self.transaction() as db:
             db.execute("UPDATE messages SET selected_attempt = ? WHERE id = ?", (attempt_id, message_id))
 
+    def bring_back(self, ids: Iterable[str]) -> list[str]:
+        """Of these conversations, those that were deleted and could be restored: they are now."""
+        restore = "UPDATE conversations SET deleted_at = NULL WHERE id = ? AND deleted_at < ?"
+        with self.transaction() as db:
+            return [id for id in ids if db.execute(restore, (id, NEVER)).rowcount > 0]
+
     def add_hidden(self, items: Iterable[Incoming]) -> list[str]:
         """Write conversations from a file out of sight, but those that are here already; the ids of the new ones.
         `reveal` shows them all at once. What never is, because Pagoda died in between, is purged at the next start."""

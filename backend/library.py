@@ -224,9 +224,11 @@ class Library:
         }
 
     async def import_conversations(self, content: bytes) -> dict[str, int]:
-        """Read a file of conversations. All that are new become visible at once, or none does."""
+        """Read a file of conversations. All that are new become visible at once, or none does; what was deleted and
+        has not gone for good yet comes back as it was."""
         self._accepting()
         incoming = await asyncio.to_thread(parse, content, self._default.name)
+        back = self._journal.bring_back(item.conversation.id for item in incoming)
         added: list[str] = []
         try:
             for start in range(0, len(incoming), IMPORT_STEP):
@@ -239,9 +241,10 @@ class Library:
                 raise Invalid("Parts of this file belong to other conversations here. Nothing was imported.") from error
             raise
         self._journal.reveal(added)
-        for id in added:
+        for id in (*back, *added):
             self._publish_row(id)
-        return {"imported": len(added), "known": len(incoming) - len(added)}
+        imported = len(back) + len(added)
+        return {"imported": imported, "known": len(incoming) - imported}
 
     def _purge_later(self) -> None:
         asyncio.get_running_loop().call_later(UNDO_S + 1, self._purge)

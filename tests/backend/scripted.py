@@ -66,6 +66,11 @@ class Call:
         await self.say(SourceInterrupted(Reason.ENGINE_DIED, "The engine was killed."))
         await self.over.wait()
 
+    async def drop(self) -> None:
+        """The way to the source breaks."""
+        await self.say(SourceInterrupted(Reason.NETWORK, "The connection broke."))
+        await self.over.wait()
+
     async def break_off(self) -> None:
         """The stream ends without a proper end."""
         await self.say(_BROKEN_OFF)

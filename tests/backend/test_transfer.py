@@ -159,6 +159,16 @@ async def test_a_damaged_file_changes_nothing_and_says_what_is_wrong(house, dama
     assert house.gateway.conversations() == before
 
 
+async def test_what_was_deleted_a_moment_ago_comes_back_with_its_file(house):
+    whole = house.gateway.whole(id := await rich(house))
+    before = house.gateway.conversation(id)
+    house.gateway.delete_conversation(id)
+    assert house.gateway.conversations() == []
+    assert await house.gateway.import_conversations(exported(whole)) == {"imported": 1, "known": 0}
+    assert house.gateway.conversation(id) == before
+    assert await house.gateway.import_conversations(exported(whole)) == {"imported": 0, "known": 1}
+
+
 async def test_nothing_is_half_imported_when_pagoda_dies_in_between(house):
     file = json.dumps([chatgpt("a"), chatgpt("b")]).encode()
     assert len(house.journal.add_hidden(parse(file, "scripted")[:1])) == 1
