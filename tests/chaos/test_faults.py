@@ -35,7 +35,8 @@ def _round(
     pagoda: RunningPagoda, name: str, label: str, draw: random.Random, prompts: dict[str, list[str]], folder: Path
 ) -> int:
     """Two replies, one fault in the middle of them, and the check. Returns how many chunks were checked."""
-    pids, handles = (pagoda.pid, pagoda.engine_pid), open_files(pagoda)
+    pids = pagoda.pid, pagoda.engine_pid
+    handles = {pid: open_files(pid) for pid in pids}
     readers = []
     for conversation, said in prompts.items():
         said.append(f"Tell me of {label}.")
@@ -56,12 +57,12 @@ def _round(
     assert ended <= ({"complete"} if name in HARMLESS else {"complete", "interrupted"}), f"{label}: {ended}"
     for pid in set(pids) - {pagoda.pid, pagoda.engine_pid}:
         assert not alive(pid), f"a process of before {name} is left over"
-    if pids[0] == pagoda.pid:
-        until(lambda: open_files(pagoda) <= handles + 2, f"the files opened during {name} are closed")
+    for pid in {pagoda.pid, pagoda.engine_pid} & set(pids):
+        until(lambda pid=pid: open_files(pid) <= handles[pid] + 2, f"the files opened during {name} are closed")
     return checked
 
 
-def open_files(pagoda: RunningPagoda) -> int:
-    """Of the process that serves, where the system tells."""
-    folder = Path(f"/proc/{pagoda.pid}/fd")
+def open_files(pid: int) -> int:
+    """Of a process, where the system tells."""
+    folder = Path(f"/proc/{pid}/fd")
     return len(list(folder.iterdir())) if folder.exists() else 0
