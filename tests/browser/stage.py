@@ -15,6 +15,7 @@ import uvicorn
 from backend.app import Pagoda
 from backend.sources import ModelStatus
 from engine.events import Loading, Progress
+from engine.harmony_speech import HarmonySpeech
 from tests.backend.scripted import Call, ScriptedSource
 from ui import page
 
@@ -57,6 +58,14 @@ class Stage:
             await asyncio.sleep(max(0.0, began + index / per_second - clock.time()))
             self.call.hand(words[index % len(words)])
         await self.call.finish()
+
+    async def harmony(self, text: str, size: int) -> None:
+        """What gpt-oss writes, `size` characters a token, told as the engine tells it."""
+        assert self.call is not None
+        speech = HarmonySpeech(self.call.request, ())
+        for start in range(0, len(text), size):
+            await self.call.token(speech.add(text[start : start + size]).text)
+        await self.call.finish(text=speech.finish("").text)
 
     async def do(self, name: str, *arguments: object) -> None:
         own = getattr(self, name, None)

@@ -233,18 +233,6 @@ def test_how_long_a_source_is_silent_is_still_known_after_a_reload(person: Perso
     stage.say("finish")
 
 
-def test_thoughts_say_how_long_they_took(person: Person, stage: StagedPagoda):
-    reply = person.say("Think")
-    stage.say("next")
-    stage.say("token", "<think>Hm, ")
-    expect(reply.article.locator("summary")).to_have_text("Thinking")
-    until(lambda: person.page.evaluate("performance.now() % 1000 < 900"), "a moment has passed")
-    stage.say("token", "well.</think>Yes.")
-    stage.say("finish")
-    reply.wait_until("complete")
-    expect(reply.article.locator("summary")).to_have_text(re.compile(r"Thought for [\d.]+ m?s"))
-
-
 def test_the_shape_of_a_text_stands_there_until_the_first_word(person: Person, stage: StagedPagoda):
     reply = person.say("Write")
     skeleton = reply.article.locator(".pg-skeleton")

@@ -2,6 +2,8 @@
 
 import time
 
+from playwright.sync_api import expect
+
 from tests.browser.person import Person, letters, words
 from tests.browser.running_pagoda import RunningPagoda, until
 
@@ -16,6 +18,14 @@ def test_a_reply_streams_in_and_ends_with_what_it_took(person: Person, pagoda: R
     assert letters(reply.text()) == letters(kept["text"])
     line = reply.article.locator(".pg-timings").inner_text()
     assert "TTFT" in line and "tok/s" in line and "of experts from memory" in line
+
+
+def test_a_model_that_is_all_in_memory_is_said_to_gain_nothing_from_more(person: Person, pagoda: RunningPagoda):
+    reply = person.open_conversation(pagoda.new_conversation(max_tokens=12)).say("What is a dog?")
+    reply.wait_until("complete").press("Why this speed?")
+    details = person.page.get_by_role("dialog", name="Why this speed")
+    expect(details).to_contain_text("more memory would not make it faster")
+    expect(details).not_to_contain_text("GB of memory")
 
 
 def test_the_bubble_is_there_before_the_server_answers(person: Person, pagoda: RunningPagoda):
