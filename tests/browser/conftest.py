@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, BrowserContext, expect, sync_playwright
 
 from tests.browser.person import PATIENCE_MS, Person
 from tests.browser.running_pagoda import RunningPagoda, give_model
+from tests.browser.staged_pagoda import StagedPagoda
 
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -36,6 +37,14 @@ def pagoda(tmp_path_factory: pytest.TempPathFactory, default_data_dir: Path) -> 
     give_model(data_dir, default_data_dir)
     running = RunningPagoda(data_dir)
     running.wait_until_ready()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[StagedPagoda]:
+    """Pagoda whose model says what the test lets it say."""
+    running = StagedPagoda(tmp_path)
     yield running
     running.stop()
 

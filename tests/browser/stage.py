@@ -15,7 +15,6 @@ import uvicorn
 from backend.app import Pagoda
 from backend.sources import ModelStatus
 from engine.events import Loading, Progress
-from engine.harmony_speech import HarmonySpeech
 from tests.backend.scripted import Call, ScriptedSource
 from ui import page
 
@@ -61,6 +60,8 @@ class Stage:
 
     async def harmony(self, text: str, size: int) -> None:
         """What gpt-oss writes, `size` characters a token, told as the engine tells it."""
+        from engine.harmony_speech import HarmonySpeech  # it brings all of mlx-lm with it
+
         assert self.call is not None
         speech = HarmonySpeech(self.call.request, ())
         for start in range(0, len(text), size):

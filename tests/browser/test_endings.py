@@ -1,7 +1,6 @@
 """How a reply ends, in words and with what to do about it; and that no ending moves what a person reads."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,6 @@ from tests.browser.staged_pagoda import StagedPagoda
 
 THOUGHTS = "\n\n".join(f"Thought {n}: the keeper lights the lamp and looks at the sea." for n in range(30))
 FORMULAS = "\n\n".join(f"So, as always,\n\n$$E_{{{n}}} = \\frac{{1}}{{2}} m v^2$$" for n in range(12))
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[StagedPagoda]:
-    running = StagedPagoda(tmp_path)
-    yield running
-    running.stop()
 
 
 @pytest.fixture

@@ -77,13 +77,6 @@ def test_twenty_replies_at_the_same_time_are_whole_and_none_has_a_word_of_anothe
     expect(person.page.locator(".pg-row[data-dot]")).to_have_count(0)
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[StagedPagoda]:
-    running = StagedPagoda(tmp_path)
-    yield running
-    running.stop()
-
-
 def paste(person: Person, text: str) -> None:
     """As a person does, with the clipboard and the keyboard."""
     person.page.evaluate("text => navigator.clipboard.writeText(text)", text)

@@ -1,8 +1,6 @@
 """Waiting: a reply says how far it is and how long that took others, never more than is known."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -11,13 +9,6 @@ from tests.browser.conftest import Room
 from tests.browser.person import Person
 from tests.browser.running_pagoda import until
 from tests.browser.staged_pagoda import StagedPagoda
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[StagedPagoda]:
-    running = StagedPagoda(tmp_path)
-    yield running
-    running.stop()
 
 
 @pytest.fixture

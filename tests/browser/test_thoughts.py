@@ -17,13 +17,6 @@ from tests.browser.staged_pagoda import StagedPagoda
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[StagedPagoda]:
-    running = StagedPagoda(tmp_path)
-    yield running
-    running.stop()
-
-
-@pytest.fixture
 def person(room: Room, stage: StagedPagoda) -> Person:
     return room.seat(stage.url).open_conversation(stage.new_conversation(max_tokens=200))
 
