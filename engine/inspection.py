@@ -4,10 +4,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlx_lm.tokenizer_utils import load as load_tokenizer
-
 from engine import machine, memory
-from engine.loader import OpenModel, layer_count, open_model
+from engine.errors import CheckpointError
+from engine.loader import OpenModel, layer_count, open_model, read_tokenizer
 from engine.slot_plan import WORKING_BYTES
 
 
@@ -39,7 +38,7 @@ class Inspection:
 def inspect(folder: Path, memory_bytes: int | None = None) -> Inspection:
     """Look at a checkpoint under a budget (None: auto). Measures the disk. Raises CheckpointError."""
     opened = open_model(folder)
-    _take_what_loading_takes(folder)
+    _take_what_loading_takes(folder, opened.config)
     budget = memory_bytes or memory.auto_budget()
     fixed = memory.rss_bytes() + opened.trunk_bytes + WORKING_BYTES
     slots = min(max(budget - fixed, 0), opened.expert_bytes)
@@ -68,10 +67,10 @@ def inspect(folder: Path, memory_bytes: int | None = None) -> Inspection:
     )
 
 
-def _take_what_loading_takes(folder: Path) -> None:
+def _take_what_loading_takes(folder: Path, config: dict) -> None:
     """A tokenizer and compiled kernels are in memory when a model that is loaded measures what is left."""
-    with suppress(Exception):  # what is wrong with it, loading the model says in full
-        load_tokenizer(folder)
+    with suppress(CheckpointError):  # what is wrong with it, loading the model says
+        read_tokenizer(folder, config)
     with suppress(ImportError):
         import engine.kernels.cpu  # noqa: F401
 

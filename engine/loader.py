@@ -190,7 +190,7 @@ def load(
     budget = memory.auto_budget() if memory_bytes == "auto" else int(memory_bytes)
     trunk_bytes = opened.trunk_bytes
     # What takes memory comes before it is measured.
-    tokenizer, cpu = _tokenizer(folder, opened.config), _cpu_kernels(report)
+    tokenizer, cpu = read_tokenizer(folder, opened.config), _cpu_kernels(report)
     plan = SlotPlan(opened.experts, opened.top_k, opened.expert_bytes, opened.least_slot_bytes)
     plan.slot_bytes(budget, expert_bytes, memory.rss_bytes() + trunk_bytes)
     _read_trunk(opened, report)
@@ -346,7 +346,8 @@ def _read_trunk(opened: OpenModel, report: OnProgress) -> None:
         report("trunk", done, total, "bytes")
 
 
-def _tokenizer(folder: Path, config: dict) -> TokenizerWrapper:
+def read_tokenizer(folder: Path, config: dict) -> TokenizerWrapper:
+    """What turns a model's text into tokens. Raises CheckpointError where there is none, or none that can be read."""
     # It warns of every architecture that transformers itself does not know.
     logging.getLogger("transformers").setLevel(logging.ERROR)
     # transformers would make an empty one of nothing.

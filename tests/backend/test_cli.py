@@ -52,6 +52,13 @@ def test_the_version_is_told(capsys):
     assert capsys.readouterr().out.startswith("pagoda ")
 
 
+def test_inspect_says_what_it_found_and_no_library_says_more(default_data_dir: Path):
+    asked = pagoda("inspect", "default", "--data", str(default_data_dir))
+    said, more = asked.communicate(timeout=120)
+    assert asked.returncode == 0 and more == ""
+    assert "30 layers with 20 experts, 18 used a token" in said and "tokens/s" in said
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [
