@@ -11,20 +11,26 @@ from backend.rows import Message
 
 
 class Branches:
-    """Built from all messages of one conversation, deleted ones too, in the order of their positions."""
+    """Built from all messages of one conversation, deleted ones too, in the order of their positions.
+
+    Raises ValueError or KeyError when they are no tree: a message without its reply, or before its parent.
+    """
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._users = {m.id: m for m in messages if m.role == "user"}
         self._replies = {m.parent: m for m in messages if m.role == "assistant"}
         self._turn_of = {m.id: m.id if m.role == "user" else m.parent for m in messages}
         self._next = {self._before(user): user for user in self._users.values() if user.chosen}
+        if alone := self._users.keys() - self._replies.keys():
+            raise ValueError(f"no reply to {', '.join(sorted(alone))}")
         # Parents come before their children, so the nearest turn that can be seen is known when it is asked for.
         self._seen_before: dict[str, str | None] = {}
         self._group: dict[str | None, list[str]] = {}
         for user in self._users.values():
             before = self._before(user)
-            if before is not None and self._users[before].deleted_at is not None:
-                before = self._seen_before[before]
+            if before is not None:
+                seen_before = self._seen_before[before]
+                before = before if self._users[before].deleted_at is None else seen_before
             self._seen_before[user.id] = before
             if user.deleted_at is None:
                 self._group.setdefault(before, []).append(user.id)

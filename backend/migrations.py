@@ -106,7 +106,7 @@ def applied(db: sqlite3.Connection) -> list[str]:
     """The names of the steps this database has seen, oldest first."""
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'migrations'").fetchone():
         return []
-    return [name for (name,) in db.execute("SELECT name FROM migrations ORDER BY number")]
+    return [str(name) for (name,) in db.execute("SELECT name FROM migrations ORDER BY number")]
 
 
 def readable(text: bytes) -> str:
@@ -142,11 +142,12 @@ def refuse_foreign(path: Path, steps: tuple[Step, ...] = STEPS) -> None:
         raise ForeignData(
             f"{path} is a database of another program. Nothing was changed. Choose another folder with --data."
         )
-    if seen != known[: len(seen)]:
-        unknown = ", ".join(name for name in seen if name not in known) or "the order of its steps"
+    if seen[: len(known)] != known[: len(seen)]:  # a newer Pagoda has all steps of this one before its own
+        raise damaged(path, sqlite3.DatabaseError("the record of its steps is damaged"))
+    if unknown := seen[len(known) :]:
         raise ForeignData(
-            f"The conversations in {path} were written by a newer Pagoda (unknown here: {unknown}). Nothing was "
-            "changed. Update Pagoda, or choose another folder with --data."
+            f"The conversations in {path} were written by a newer Pagoda (unknown here: {', '.join(unknown)}). Nothing "
+            "was changed. Update Pagoda, or choose another folder with --data."
         )
 
 

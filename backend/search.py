@@ -9,6 +9,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+from backend.columns import damage_told
 from backend.migrations import readable
 
 LIMIT = 60
@@ -24,8 +25,12 @@ _PASSAGES = """SELECT m.conversation_id, c.title, m.id AS message_id, m.role, p.
     AND (p.attempt_id IS NULL OR p.attempt_id = m.selected_attempt)"""
 
 
+@damage_told()
 def search(path: Path, query: str) -> list[dict[str, Any]]:
-    """What contains every word of the query, the newest conversation first. Quotes keep words together."""
+    """What contains every word of the query, the newest conversation first. Quotes keep words together.
+
+    Raises sqlite3.DatabaseError when the database is damaged.
+    """
     words = words_of(query)
     if not words:
         return []

@@ -1,6 +1,8 @@
 """Pagoda's HTTP API over a real port: shapes, errors in words, and streams without a gap."""
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -286,3 +288,24 @@ async def test_open_streams_end_when_pagoda_is_closed(served):
         assert "snapshot" in [name async for name, *_ in read_events(of_all)]
     answer = await served.client.post("/api/conversations", json={})
     assert answer.status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("damage", "path"),
+    [
+        ("DELETE FROM messages WHERE role = 'assistant'", "conversations/{}"),
+        ("UPDATE messages SET parent = 'm_of_nobody' WHERE role = 'user'", "conversations/{}"),
+        ("UPDATE messages SET parent = (SELECT max(id) FROM messages WHERE role = 'user')", "conversations/{}"),
+        ("UPDATE attempts SET state = 'zeros'", "conversations/{}"),
+        ("UPDATE passages SET text = x'00ff' WHERE attempt_id IS NULL", "search?q=tomato"),
+        ("UPDATE conversations SET title = x'00ff'", "search?q=tomato"),
+    ],
+)
+async def test_a_row_that_a_disk_has_damaged_is_told_in_words(served, tmp_path, damage, path):
+    conversation = await served.conversation()
+    await served.send(conversation, "Which tomato?")
+    await (await served.source.next_call()).finish()
+    with closing(sqlite3.connect(tmp_path / "data" / "pagoda.db", isolation_level=None)) as db:
+        db.execute(damage)
+    answer = await served.client.get(f"/api/{path.format(conversation)}")
+    assert answer.status_code == 500 and "backup" in answer.json()["error"]["message"], answer.text

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -225,12 +226,30 @@ def test_a_foreign_file_is_refused_untouched(tmp_path, content):
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("damage", ["name = NULL", "name = x'00ff'", "name = 'passages_cam_be_searched'"])
+def test_a_damaged_record_of_its_steps_is_no_newer_pagoda(tmp_path, damage):
+    journal = Journal(tmp_path)
+    begin(journal)
+    journal.close()
+    with closing(sqlite3.connect(tmp_path / "pagoda.db", isolation_level=None)) as db:
+        # A disk knows no NOT NULL.
+        db.execute("PRAGMA writable_schema=ON")
+        db.execute("UPDATE sqlite_master SET sql = replace(sql, ' NOT NULL', '') WHERE name = 'migrations'")
+        db.execute("PRAGMA writable_schema=RESET")
+        db.execute(f"UPDATE migrations SET {damage} WHERE number = 4")
+    before = (tmp_path / "pagoda.db").read_bytes()
+    with pytest.raises(ForeignData, match=r"pagoda.db cannot be read .*backup"):
+        Journal(tmp_path)
+    assert (tmp_path / "pagoda.db").read_bytes() == before
+
+
 # --- the hardest end -----------------------------------------------------------------------------
 
 _ROOT = Path(__file__).parents[2]
 
 _WRITER = """
 import asyncio, json, sys
+from contextlib import closing
 from pathlib import Path
 from backend.chunks import Chunk
 from backend.gateway import Gateway

@@ -74,7 +74,8 @@ async def test_a_damaged_database_is_refused_in_words_and_left_as_it_is_or_reads
             async with serve(folder) as served:
                 for path in ("/api/conversations", "/api/conversations/c_old", "/api/search?q=Answer", "/api/export"):
                     answer = await served.client.get(path)
-                    assert answer.status_code == 200 or answer.json()["error"]["message"], f"{how}: {answer.text}"
+                    words = "" if answer.status_code == 200 else answer.json()["error"]["message"]
+                    assert answer.status_code == 200 or "backup" in words, f"{how}: {answer.text}"
         except ForeignData as refused:
             assert str(folder / "pagoda.db") in refused.message and "backup" in refused.message, how
             assert fingerprint(folder)["pagoda.db"] == before["pagoda.db"], how
