@@ -34,13 +34,6 @@ def insert_chunk(db: sqlite3.Connection, chunk: Chunk) -> None:
     )
 
 
-def text_of(db: sqlite3.Connection, attempt_id: str) -> str:
-    """What an attempt has said so far."""
-    rows = db.execute("SELECT payload FROM chunks WHERE attempt_id = ? AND kind = 'text' ORDER BY seq", (attempt_id,))
-    # One document of all is read several times as fast as each alone. (SQLite's own JSON ends a text at a NUL.)
-    return "".join(chunk["text"] for chunk in json.loads(f"[{','.join(payload for (payload,) in rows)}]"))
-
-
 @contextmanager
 def damage_told() -> Iterator[None]:
     """What nobody wrote, such as a state of zeros, is the database's damage. Raises sqlite3.DatabaseError."""
@@ -48,6 +41,14 @@ def damage_told() -> Iterator[None]:
         yield
     except (ValueError, TypeError, KeyError) as error:
         raise sqlite3.DatabaseError(f"a row holds what was never written there: {error}") from error
+
+
+@damage_told()
+def text_of(db: sqlite3.Connection, attempt_id: str) -> str:
+    """What an attempt has said so far."""
+    rows = db.execute("SELECT payload FROM chunks WHERE attempt_id = ? AND kind = 'text' ORDER BY seq", (attempt_id,))
+    # One document of all is read several times as fast as each alone. (SQLite's own JSON ends a text at a NUL.)
+    return "".join(chunk["text"] for chunk in json.loads(f"[{','.join(payload for (payload,) in rows)}]"))
 
 
 @damage_told()

@@ -138,6 +138,7 @@ class Journal:
         )
         return [self._summary(row) for row in rows]
 
+    @damage_told()
     def _summary(self, row: sqlite3.Row) -> Summary:
         progress, running = progress_of(row["progress"]), bool(row["running"])
         if running and self._endings.any_of(row["id"]):
@@ -199,6 +200,7 @@ class Journal:
         found = self._db.execute(f"SELECT * FROM attempts WHERE id = ? AND {_KEPT}", (id,)).fetchone()
         return self._attempt(found) if found else None
 
+    @damage_told()
     def place_of(self, attempt_id: str) -> tuple[str, bool] | None:
         """The conversation of an attempt, and whether it has ended: without its text, which costs the most."""
         found = self._db.execute(
