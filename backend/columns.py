@@ -39,7 +39,7 @@ def damage_told() -> Iterator[None]:
     """What nobody wrote, such as a state of zeros, is the database's damage. Raises sqlite3.DatabaseError."""
     try:
         yield
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         raise sqlite3.DatabaseError(f"a row holds what was never written there: {error}") from error
 
 

@@ -21,6 +21,7 @@ _ADVICE = {
     "locked": "Another program holds the database: end it, then try again.",
     "readonly": "Make the folder and its disk writable, then try again.",
     "malformed": "The database is damaged: end Pagoda, and put a backup of pagoda.db in its place.",
+    "codec can't decode": "The database is damaged: end Pagoda, and put a backup of pagoda.db in its place.",
     "vtable": "The database is damaged: end Pagoda, and put a backup of pagoda.db in its place.",
     "unable to open": "The folder is out of reach: bring its disk back, then try again.",
     "disk I/O": "The disk does not work as it should, or is full: look after it, then try again.",
@@ -60,7 +61,7 @@ class Group:
         began = perf_counter()
         try:
             self._db.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self.fail(cannot_write(error))
             return
         now = perf_counter()
@@ -80,6 +81,8 @@ class Group:
 
 def is_of_the_disk(error: BaseException) -> bool:
     """Whether it is the disk that failed, not the statement."""
+    if isinstance(error, UnicodeDecodeError):  # SQLite's words quoted bytes that were damaged
+        return True
     return isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
 
 

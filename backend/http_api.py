@@ -253,8 +253,9 @@ def install_errors(app: FastAPI) -> None:
             return _unreadable(request)
         return JSONResponse(error_body(path, "http_error", str(error.detail), status=status), status, error.headers)
 
+    @app.exception_handler(UnicodeDecodeError)  # SQLite's words quoted bytes that were damaged
     @app.exception_handler(sqlite3.DatabaseError)
-    async def of_the_database(request: Request, error: sqlite3.DatabaseError) -> JSONResponse:
+    async def of_the_database(request: Request, error: Exception) -> JSONResponse:
         log.error("%s %s: %s", request.method, request.url.path, error)
         words = (
             f"This could not be read from pagoda.db in the data folder ({error}). The file may be damaged: end Pagoda, "

@@ -93,7 +93,15 @@ class Journal:
             insert(db, "conversations", columns_of(row))
 
     def conversation(self, id: str) -> Conversation | None:
-        return self._conversation("id", id)
+        """None when it is deleted. Raises sqlite3.DatabaseError when only its messages are left."""
+        found = self._conversation("id", id)
+        if found is None and self._db.execute(
+            "SELECT 1 FROM messages WHERE conversation_id = ?1 AND NOT EXISTS "
+            "(SELECT 1 FROM conversations WHERE id = ?1) LIMIT 1",
+            (id,),
+        ).fetchone():
+            raise sqlite3.DatabaseError("messages are there whose conversation cannot be found")
+        return found
 
     def conversation_of_request(self, request_id: str) -> Conversation | None:
         return self._conversation("request_id", request_id)
@@ -347,7 +355,7 @@ class Journal:
             return False
         try:
             written = placing.put(self._group.begin(), chunk)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self._group.fail(cannot_write(error))
             raise cannot_write(error) from error
         if written:

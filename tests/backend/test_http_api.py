@@ -293,6 +293,7 @@ async def test_open_streams_end_when_pagoda_is_closed(served):
 @pytest.mark.parametrize(
     ("damage", "path"),
     [
+        ("DELETE FROM conversations", "conversations/{}"),
         ("DELETE FROM messages WHERE role = 'assistant'", "conversations/{}"),
         ("UPDATE messages SET parent = 'm_of_nobody' WHERE role = 'user'", "conversations/{}"),
         ("UPDATE messages SET parent = (SELECT max(id) FROM messages WHERE role = 'user')", "conversations/{}"),

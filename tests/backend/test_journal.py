@@ -226,6 +226,23 @@ def test_a_foreign_file_is_refused_untouched(tmp_path, content):
     assert path.read_bytes() == before
 
 
+def test_damage_that_sqlite_itself_quotes_is_told_as_damage(tmp_path):
+    journal = Journal(tmp_path)
+    attempt = begin(journal)
+    journal.close()
+    with closing(sqlite3.connect(tmp_path / "pagoda.db", isolation_level=None)) as db:
+        db.execute("PRAGMA writable_schema=ON")
+        db.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, 'passages WHERE', CAST(x'70ea71' AS TEXT) || ' WHERE') "
+            "WHERE name = 'attempt_ended'"
+        )
+    with closing(Journal(tmp_path)) as journal:
+        with pytest.raises(CannotWrite, match="damaged.*backup"), journal.transaction() as db:
+            db.execute("UPDATE attempts SET text = 'x' WHERE id = ?", (attempt.id,))
+        assert journal.append(chunk(attempt, 0, 0, StateChange(State.STREAMING)))
+        assert journal.append(chunk(attempt, 1, 0, StateChange(State.COMPLETE))), "kept until it can be written"
+
+
 @pytest.mark.parametrize("damage", ["name = NULL", "name = x'00ff'", "name = 'passages_cam_be_searched'"])
 def test_a_damaged_record_of_its_steps_is_no_newer_pagoda(tmp_path, damage):
     journal = Journal(tmp_path)
