@@ -29,6 +29,9 @@ from backend.transfer import Incoming, said_at_once
 _ALIVE = "('sending', 'streaming')"
 NEVER = 9e15  # a `deleted_at` that no purge but the one at the start reaches
 _KEPT = "conversation_id IN (SELECT id FROM conversations WHERE deleted_at IS NULL)"
+# Deleting takes a conversation's messages along: only damage leaves some.
+_ORPHANS = """SELECT 1 FROM messages WHERE conversation_id = ?1
+    AND NOT EXISTS (SELECT 1 FROM conversations WHERE id = ?1)"""
 
 
 class Journal:
@@ -95,11 +98,7 @@ class Journal:
     def conversation(self, id: str) -> Conversation | None:
         """None when it is deleted. Raises sqlite3.DatabaseError when only its messages are left."""
         found = self._conversation("id", id)
-        if found is None and self._db.execute(
-            "SELECT 1 FROM messages WHERE conversation_id = ?1 AND NOT EXISTS "
-            "(SELECT 1 FROM conversations WHERE id = ?1) LIMIT 1",
-            (id,),
-        ).fetchone():
+        if found is None and self._db.execute(_ORPHANS, (id,)).fetchone():
             raise sqlite3.DatabaseError("messages are there whose conversation cannot be found")
         return found
 

@@ -237,7 +237,7 @@ def test_damage_that_sqlite_itself_quotes_is_told_as_damage(tmp_path):
             "WHERE name = 'attempt_ended'"
         )
     with closing(Journal(tmp_path)) as journal:
-        with pytest.raises(CannotWrite, match="damaged.*backup"), journal.transaction() as db:
+        with pytest.raises(CannotWrite, match=r"damaged.*backup"), journal.transaction() as db:
             db.execute("UPDATE attempts SET text = 'x' WHERE id = ?", (attempt.id,))
         assert journal.append(chunk(attempt, 0, 0, StateChange(State.STREAMING)))
         assert journal.append(chunk(attempt, 1, 0, StateChange(State.COMPLETE))), "kept until it can be written"
