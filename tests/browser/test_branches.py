@@ -69,8 +69,9 @@ def test_an_edit_that_does_not_reach_pagoda_comes_back_to_the_person(person: Per
 def test_editing_stops_the_reply_that_is_being_written_and_keeps_its_text(person: Person, pagoda: RunningPagoda):
     chat = pagoda.new_conversation(max_tokens=400)
     person.open_conversation(chat).say("Tell me everything").wait_for_text()
-    edit(person, 0, "Tell me little")
-    expect(person.prompts.locator(".pg-bubble")).to_have_text(["Tell me little"])
+    with pagoda.engine_held():  # so that it cannot end by itself
+        edit(person, 0, "Tell me a long story about a lighthouse keeper")
+        expect(person.prompts.locator(".pg-bubble")).to_have_text(["Tell me a long story about a lighthouse keeper"])
     person.reply().wait_for_text()
     person.stop()
     person.page.get_by_role("button", name="Previous version of this message").click()

@@ -109,6 +109,7 @@ def test_a_million_pasted_characters_are_refused_in_words_and_what_fits_arrives_
     person.composer.press("Backspace")
     expect(send).to_be_enabled()
     person.composer.press("Enter")
+    expect(person.replies).to_have_count(2)
     stage.say("next")
     stage.say("finish", "stop", "Long.")
     assert person.reply().wait_until("complete").text() == "Long."
@@ -137,6 +138,7 @@ def test_a_draft_that_the_browser_cannot_keep_is_said_and_still_sent(room: Room,
     expect(person.composer).to_have_value(text)
     expect(hint).to_contain_text("no room to keep")
     person.composer.press("Enter")
+    expect(person.replies).to_have_count(1)
     stage.say("next")
     stage.say("finish", "stop", "Here.")
     assert person.reply().wait_until("complete").text() == "Here."

@@ -35,11 +35,12 @@ def test_a_deleted_conversation_stops_and_is_gone_everywhere_until_undo(
 ):
     chat = pagoda.new_conversation(max_tokens=400)
     person.open_conversation(chat).say("Forgotten, at length").wait_for_text()
-    other = room.second_tab(person).open_conversation(chat)
-    person.choose("Forgotten, at length", "Delete")
-    for tab in (person, other):
-        expect(tab.row("Forgotten, at length")).to_have_count(0)
-        expect(tab.prompts).to_have_count(0)
+    with pagoda.engine_held():  # so that it cannot end by itself
+        other = room.second_tab(person).open_conversation(chat)
+        person.choose("Forgotten, at length", "Delete")
+        for tab in (person, other):
+            expect(tab.row("Forgotten, at length")).to_have_count(0)
+            expect(tab.prompts).to_have_count(0)
     assert chat not in [row["id"] for row in pagoda.get("/api/conversations")]  # type: ignore[index]
     person.page.get_by_role("button", name="Undo").click()
     for tab in (person, other):
@@ -69,8 +70,9 @@ def test_pinned_conversations_stand_first_and_archived_ones_are_folded_away(
 
 def test_a_row_says_how_far_its_reply_is(person: Person, pagoda: RunningPagoda):
     person.open_conversation(pagoda.new_conversation(max_tokens=400)).say("Runs for long").wait_for_text()
-    expect(person.row("Runs for long").locator(".pg-dot")).to_contain_text("%")
-    person.stop()
+    with pagoda.engine_held():
+        expect(person.row("Runs for long").locator(".pg-dot")).to_contain_text("%")
+        person.stop()
     person.reply().wait_until("cancelled")
 
 

@@ -10,7 +10,7 @@ STORY = "Tell me a long story about a lighthouse keeper and her dog."
 
 
 def test_two_conversations_are_written_at_once_and_never_mix(person: Person, pagoda: RunningPagoda):
-    a, b = pagoda.new_conversation(max_tokens=120), pagoda.new_conversation(max_tokens=60)
+    a, b = pagoda.new_conversation(max_tokens=240), pagoda.new_conversation(max_tokens=60)
     person.open_conversation(b)
     person.open_conversation(a)
     reply_a = person.say(STORY).wait_for_text(20)
@@ -50,7 +50,7 @@ def test_back_and_forward_switch_inside_the_page(person: Person, pagoda: Running
 
 
 def test_what_ended_elsewhere_is_marked_until_it_is_read(person: Person, pagoda: RunningPagoda):
-    a = pagoda.new_conversation(max_tokens=20)
+    a = pagoda.new_conversation(max_tokens=60)
     person.open_conversation(a).say("Why is the sea salty?").wait_for_text()
     with pagoda.engine_held():
         person.new_chat()

@@ -194,7 +194,7 @@ def test_a_message_for_another_model_waits_and_says_so_and_so_does_going_on_from
     pagoda.call("POST", "/api/folders", {"path": str(models)})
     assert tiny in [model["name"] for model in pagoda.get("/api/models")["models"]]
     first = pagoda.new_conversation(max_tokens=1500)
-    person.open_conversation(first).say("Tell me a very long story.").wait_for_text()
+    person.open_conversation(first).say("Tell me a long story about a lighthouse keeper and her dog.").wait_for_text()
     other = pagoda.call("POST", "/api/conversations", {"model": tiny, "sampling": {"max_tokens": 3}})["id"]
     with pagoda.engine_held():
         person.open_conversation(other)
